@@ -1,0 +1,1 @@
+"""The session service and the runner service over gRPC: contract, shared wire code, clients."""

@@ -1,0 +1,1 @@
+"""The session service of Turnkeeper."""
