@@ -45,7 +45,7 @@ async def test_a_hang_up_in_mid_stream_is_seen() -> None:
     async with ModelServer() as model, _client(model) as client:
         gate = Gate()
         model.queue(text("Hel"), hold(gate), text("lo"))
-        async with await _open(client, PROMPT) as stream:
+        async with await _open(client, PROMPT):
             await gate.reached()
         await model.disconnected()
 
