@@ -7,7 +7,7 @@ import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import grpc
 import structlog
@@ -193,7 +193,7 @@ def _details(error: grpc.RpcError) -> Sequence[any_pb2.Any]:
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return ()
     try:
-        status = rpc_status.from_call(error)
+        status = rpc_status.from_call(cast(grpc.Call, error))
         return () if status is None else tuple(status.details)
     except (ValueError, message.DecodeError):
         return ()
