@@ -1,0 +1,1 @@
+"""Agents: artifacts with variants, each a line of immutable revisions."""
