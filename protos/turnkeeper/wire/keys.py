@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import httpx2
 import structlog
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
+from joserfc.jwk import DictKey, ECKey, Key, OKPKey, RSAKey, import_key
 
 from turnkeeper.wire import json_text
 
@@ -24,7 +25,8 @@ class KeySource:
 
     An unknown kid makes it read again, at most every `interval` seconds, so that a stranger's tokens cannot turn it
     against the issuer; keys older than `max_age` seconds are read again too, so that a withdrawn key stops verifying.
-    A reading takes at most `timeout` seconds, and one that fails leaves the keys as they were.
+    A reading takes at most `timeout` seconds; one that fails leaves the keys as they were, and the next may follow
+    after `retry` seconds.
     """
 
     def __init__(
@@ -33,17 +35,19 @@ class KeySource:
         *,
         interval: float = 5.0,
         max_age: float = 300.0,
+        retry: float = 1.0,
         timeout: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetch = fetch
         self._interval = interval
         self._max_age = max_age
+        self._retry = retry
         self._timeout = timeout
         self._clock = clock
         self._keys: Mapping[str, Key] = {}
-        self._tried = float("-inf")
-        self._reading = asyncio.Lock()
+        self._read_at = self._not_before = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
 
     @classmethod
     def file(cls, path: Path) -> "KeySource":
@@ -86,25 +90,32 @@ class KeySource:
 
     async def find(self, kid: str) -> Key | None:
         """The key of that id, or None when the issuer does not have it."""
-        if kid not in self._keys or self._clock() - self._tried > self._max_age:
-            await self._read(kid)
+        known = kid in self._keys
+        if not known or self._clock() - self._read_at > self._max_age:
+            reading = self._start_reading()
+            if reading is not None and not known:
+                # Shielded: a caller that hangs up must not spoil the reading for those who wait with it.
+                await asyncio.shield(reading)
         return self._keys.get(kid)
 
-    async def _read(self, kid: str) -> None:
-        if self._reading.locked() and kid in self._keys:
-            return  # somebody is at it; the old key is good until they are done
-        asked = self._clock()
-        async with self._reading:
-            if self._tried >= asked or self._clock() - self._tried < self._interval:
-                return
-            try:
-                async with asyncio.timeout(self._timeout):
-                    self._keys = parse_jwks(await self._fetch())
-            except Exception as error:
-                # An issuer that is down must not log its callers out, so the last good keys stay.
-                _log.warning("verification keys not read", error=type(error).__name__)
-            finally:
-                self._tried = self._clock()
+    def _start_reading(self) -> "asyncio.Task[None] | None":
+        if self._reading is None and self._clock() >= self._not_before:
+            self._reading = asyncio.create_task(self._read())
+        return self._reading
+
+    async def _read(self) -> None:
+        pause = self._interval
+        try:
+            async with asyncio.timeout(self._timeout):
+                self._keys = parse_jwks(await self._fetch())
+            self._read_at = self._clock()
+        except Exception as error:
+            # An issuer that is down must not log its callers out, so the last good keys stay.
+            _log.warning("verification keys not read", error=type(error).__name__)
+            pause = min(pause, self._retry)
+        finally:
+            self._not_before = self._clock() + pause
+            self._reading = None
 
 
 def parse_jwks(text: str) -> dict[str, Key]:
@@ -118,7 +129,7 @@ def parse_jwks(text: str) -> dict[str, Key]:
         if not isinstance(each, dict) or each.get("use", "sig") != "sig":
             continue
         try:
-            key = import_key({name: value for name, value in each.items() if isinstance(value, str | list)})
+            key = import_key(cast(DictKey, each))
         except (JoseError, ValueError, TypeError, KeyError):
             continue
         if key.kid and isinstance(key, ECKey | OKPKey | RSAKey):

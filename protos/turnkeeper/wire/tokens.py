@@ -90,9 +90,8 @@ class _Unverified(Exception):
 
 
 class _Registry(JWSRegistry):
-    def get_alg(self, name: str) -> jws.JWSAlgModel:
-        # RFC 9864 names the same algorithm Ed25519, and joserfc warns of the old name, which issuers still write.
-        return super().get_alg("Ed25519" if name == "EdDSA" else name)
+    # RFC 9864 renamed EdDSA; issuers still write the old name, of which joserfc warns at every call.
+    algorithms = {**JWSRegistry.algorithms, "EdDSA": JWSRegistry.algorithms["Ed25519"]}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +194,7 @@ async def _check_signature(signed: CompactSignature, trust: Trust) -> str:
     if key.alg is not None and _plain(key.alg) != _plain(alg):
         raise _Unverified("alg of the key")
     try:
-        registry = _Registry(algorithms=[alg, _plain(alg)], strict_check_header=False)
+        registry = _Registry(algorithms=[alg], strict_check_header=False)
         valid = jws.validate_compact(signed, key, registry=registry)
     except (JoseError, ValueError, TypeError):
         valid = False

@@ -1,0 +1,260 @@
+"""An agent's config: JSON text in, frozen values out, or CONFIG_INVALID saying where (config_v1.schema.json)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from importlib import resources
+from typing import Any, TypeAlias
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from turnkeeper.v1 import error_reason_pb2
+from turnkeeper.wire import json_text
+from turnkeeper.wire.errors import MAX_VIOLATIONS, FieldViolation, Refused
+from turnkeeper.wire.json_text import JsonValue
+
+ROOT = "config_json"
+
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+
+
+class Effect(Enum):
+    """What a tool does to the world; WRITE unless the operator says READ."""
+
+    READ = "READ"
+    WRITE = "WRITE"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model, and how it is asked; None leaves a choice to the model's service."""
+
+    name: str
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a turn may take: model calls, and seconds for the turn, one model call, and its first token."""
+
+    max_steps: int = 16
+    turn_seconds: float = 600
+    model_call_seconds: float = 300
+    first_token_seconds: float = 60
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """The request that a tool makes; `{name}` in the URL's path stands for an argument."""
+
+    method: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolConfig:
+    """One tool. `args_into` and the keys of `bindings` are dotted paths in the body of the request."""
+
+    name: str
+    http: HttpRequest
+    description: str = ""
+    input_schema: JsonObject = field(default_factory=dict)
+    effect: Effect = Effect.WRITE
+    scopes: tuple[str, ...] = ()
+    needs_approval: bool = False
+    timeout_seconds: float = 60
+    args_into: str | None = None
+    body: JsonObject | None = None
+    bindings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextStep:
+    """Says text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningStep:
+    """Reasons aloud."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    """A tool call with its arguments."""
+
+    name: str
+    arguments: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallsStep:
+    """Calls tools in parallel."""
+
+    calls: tuple[ScriptedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStep:
+    """Waits, in seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateStep:
+    """Waits until somebody opens the gate of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailStep:
+    """Fails the turn with this message."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageStep:
+    """Reports what a model call used."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+Step: TypeAlias = TextStep | ReasoningStep | ToolCallsStep | WaitStep | GateStep | FailStep | UsageStep
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a turn executes."""
+
+    harness: str
+    instructions: str = ""
+    model: ModelConfig | None = None
+    limits: Limits = field(default_factory=Limits)
+    tools: tuple[ToolConfig, ...] = ()
+    script: tuple[Step, ...] = ()
+    inputs: JsonObject = field(default_factory=dict)
+    extensions: JsonObject = field(default_factory=dict)
+
+
+def parse_config(text: str) -> Config:
+    """Reads a config; Refused CONFIG_INVALID names each place that is wrong, for example `config_json.tools[0].name`."""
+    try:
+        read = json_text.parse(text)
+    except json_text.JsonError as error:
+        raise _invalid([FieldViolation(ROOT, str(error))]) from None
+    violations = list(_first(MAX_VIOLATIONS, _violations(read)))
+    if violations or not isinstance(read, dict):
+        raise _invalid(violations)
+    return _config(read)
+
+
+def _violations(read: JsonValue) -> Iterator[FieldViolation]:
+    sound = True
+    for error in _validator().iter_errors(read):
+        sound = False
+        yield FieldViolation(_path(error), _description(error))
+    if sound and isinstance(read, dict):
+        names: set[str] = set()
+        tools: Any = read.get("tools", [])
+        for index, tool in enumerate(tools):
+            if tool["name"] in names:
+                yield FieldViolation(f"{ROOT}.tools[{index}].name", "is the name of another tool too")
+            names.add(tool["name"])
+
+
+def _first(count: int, violations: Iterator[FieldViolation]) -> Iterator[FieldViolation]:
+    return (violation for violation, _ in zip(violations, range(count), strict=False))
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    schema = json.loads(resources.files(__package__).joinpath("config_v1.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def _path(error: ValidationError) -> str:
+    return ROOT + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+
+
+def _description(error: ValidationError) -> str:
+    # jsonschema's own messages quote the value; these quote the schema, and at most the names of unknown keys.
+    limit = error.validator_value
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
+        return f"has unknown keys: {', '.join(sorted(set(error.instance) - set(known)))}"
+    if error.validator == "required" and isinstance(error.instance, dict) and isinstance(limit, list):
+        return f"lacks {', '.join(key for key in limit if key not in error.instance)}"
+    texts = {
+        "type": f"must be of type {limit}",
+        "const": f"must be {limit}",
+        "enum": f"must be one of {limit}",
+        "pattern": f"must match {limit}",
+        "minimum": f"must be at least {limit}",
+        "exclusiveMinimum": f"must be more than {limit}",
+        "maximum": f"must be at most {limit}",
+        "minLength": "must not be empty",
+        "maxLength": f"must be at most {limit} code points",
+        "minItems": "must not be empty",
+        "maxItems": f"must have at most {limit} items",
+        "minProperties": "must have exactly one key",
+        "maxProperties": f"must have at most {limit} keys",
+    }
+    return texts.get(str(error.validator), "breaks the config schema")
+
+
+def _invalid(violations: list[FieldViolation]) -> Refused:
+    return Refused(error_reason_pb2.ERROR_REASON_CONFIG_INVALID, fields=violations)
+
+
+def _config(read: dict[str, Any]) -> Config:
+    given = {key: read[key] for key in ("harness", "instructions", "inputs", "extensions") if key in read}
+    if "model" in read:
+        given["model"] = ModelConfig(**_whole(read["model"], "max_output_tokens"))
+    if "limits" in read:
+        given["limits"] = Limits(**_whole(read["limits"], "max_steps"))
+    given["tools"] = tuple(_tool(tool) for tool in read.get("tools", []))
+    given["script"] = tuple(_step(step) for step in read.get("script", []))
+    return Config(**given)
+
+
+def _tool(read: dict[str, Any]) -> ToolConfig:
+    given = dict(read, http=HttpRequest(**read["http"]))
+    given["effect"] = Effect(read.get("effect", Effect.WRITE.value))
+    given["scopes"] = tuple(read.get("scopes", ()))
+    return ToolConfig(**given)
+
+
+def _step(read: dict[str, Any]) -> Step:
+    [(kind, value)] = read.items()
+    match kind:
+        case "tool_calls":
+            return ToolCallsStep(tuple(ScriptedCall(**call) for call in value))
+        case "usage":
+            return UsageStep(**_whole(value, "input_tokens", "output_tokens"))
+        case "text":
+            return TextStep(value)
+        case "reasoning":
+            return ReasoningStep(value)
+        case "wait_seconds":
+            return WaitStep(value)
+        case "wait_gate":
+            return GateStep(value)
+        case _:
+            return FailStep(value)
+
+
+def _whole(read: dict[str, Any], *keys: str) -> dict[str, Any]:
+    # JSON Schema takes 1.0 for an integer.
+    return {key: int(value) if key in keys else value for key, value in read.items()}
