@@ -1,14 +1,15 @@
 """An agent's config: JSON text in, frozen values out, or CONFIG_INVALID saying where (config_v1.schema.json)."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from importlib import resources
 from typing import Any, TypeAlias
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 
 from turnkeeper.v1 import error_reason_pb2
@@ -132,6 +133,14 @@ class UsageStep:
 
 Step: TypeAlias = TextStep | ReasoningStep | ToolCallsStep | WaitStep | GateStep | FailStep | UsageStep
 
+_PLAIN_STEPS: Mapping[str, Callable[[Any], Step]] = {
+    "text": TextStep,
+    "reasoning": ReasoningStep,
+    "wait_seconds": WaitStep,
+    "wait_gate": GateStep,
+    "fail": FailStep,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -148,12 +157,12 @@ class Config:
 
 
 def parse_config(text: str) -> Config:
-    """Reads a config; Refused CONFIG_INVALID names each place that is wrong, for example `config_json.tools[0].name`."""
+    """Reads a config; Refused CONFIG_INVALID names what is wrong by its place, as in `config_json.tools[0].name`."""
     try:
         read = json_text.parse(text)
     except json_text.JsonError as error:
         raise _invalid([FieldViolation(ROOT, str(error))]) from None
-    violations = list(_first(MAX_VIOLATIONS, _violations(read)))
+    violations = _first(MAX_VIOLATIONS, _violations(read))
     if violations or not isinstance(read, dict):
         raise _invalid(violations)
     return _config(read)
@@ -164,6 +173,8 @@ def _violations(read: JsonValue) -> Iterator[FieldViolation]:
     for error in _validator().iter_errors(read):
         sound = False
         yield FieldViolation(_path(error), _description(error))
+    if any("\x00" in string for string in json_text.strings(read)):
+        yield FieldViolation(ROOT, "must not contain NUL")
     if sound and isinstance(read, dict):
         names: set[str] = set()
         tools: Any = read.get("tools", [])
@@ -173,15 +184,27 @@ def _violations(read: JsonValue) -> Iterator[FieldViolation]:
             names.add(tool["name"])
 
 
-def _first(count: int, violations: Iterator[FieldViolation]) -> Iterator[FieldViolation]:
-    return (violation for violation, _ in zip(violations, range(count), strict=False))
+def _first(count: int, violations: Iterator[FieldViolation]) -> list[FieldViolation]:
+    # jsonschema says it once for each key that lacks.
+    distinct: dict[FieldViolation, None] = {}
+    for violation in violations:
+        distinct[violation] = None
+        if len(distinct) == count:
+            break
+    return list(distinct)
 
 
 @cache
-def _validator() -> Draft202012Validator:
+def _validator() -> Any:
     schema = json.loads(resources.files(__package__).joinpath("config_v1.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
-    return Draft202012Validator(schema)
+    return validators.extend(Draft202012Validator, {"pattern": _pattern})(schema)
+
+
+def _pattern(_validator: Any, pattern: str, instance: object, _schema: object) -> Iterator[ValidationError]:
+    # Python's $ also matches before a final new line, which JSON Schema's does not.
+    if isinstance(instance, str) and (instance.endswith("\n") or not re.search(pattern, instance)):
+        yield ValidationError("does not match")
 
 
 def _path(error: ValidationError) -> str:
@@ -219,7 +242,9 @@ def _invalid(violations: list[FieldViolation]) -> Refused:
 
 
 def _config(read: dict[str, Any]) -> Config:
-    given = {key: read[key] for key in ("harness", "instructions", "inputs", "extensions") if key in read}
+    given: dict[str, Any] = {
+        key: read[key] for key in ("harness", "instructions", "inputs", "extensions") if key in read
+    }
     if "model" in read:
         given["model"] = ModelConfig(**_whole(read["model"], "max_output_tokens"))
     if "limits" in read:
@@ -238,21 +263,11 @@ def _tool(read: dict[str, Any]) -> ToolConfig:
 
 def _step(read: dict[str, Any]) -> Step:
     [(kind, value)] = read.items()
-    match kind:
-        case "tool_calls":
-            return ToolCallsStep(tuple(ScriptedCall(**call) for call in value))
-        case "usage":
-            return UsageStep(**_whole(value, "input_tokens", "output_tokens"))
-        case "text":
-            return TextStep(value)
-        case "reasoning":
-            return ReasoningStep(value)
-        case "wait_seconds":
-            return WaitStep(value)
-        case "wait_gate":
-            return GateStep(value)
-        case _:
-            return FailStep(value)
+    if kind == "tool_calls":
+        return ToolCallsStep(tuple(ScriptedCall(**call) for call in value))
+    if kind == "usage":
+        return UsageStep(**_whole(value, "input_tokens", "output_tokens"))
+    return _PLAIN_STEPS[kind](value)
 
 
 def _whole(read: dict[str, Any], *keys: str) -> dict[str, Any]:

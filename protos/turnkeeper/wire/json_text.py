@@ -45,7 +45,7 @@ def parse(text: str) -> JsonValue:
     except ValueError as error:
         where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise JsonError(f"is not JSON{where}") from None
-    for string in _strings(value):
+    for string in strings(value):
         if not string.isascii() and _SURROGATE.search(string):
             raise JsonError("has half a surrogate pair")
     return value
@@ -61,6 +61,25 @@ def encode(value: JsonValue) -> bytes:
     parts: list[bytes] = []
     _write(value, parts)
     return b"".join(parts)
+
+
+def strings(value: JsonValue) -> Iterator[str]:
+    """All keys and strings in a value; JsonError when it is nested too deep."""
+    level: list[JsonValue] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        deeper: list[JsonValue] = []
+        for each in level:
+            if isinstance(each, str):
+                yield each
+            elif isinstance(each, list):
+                deeper += each
+            elif isinstance(each, dict):
+                yield from each
+                deeper += each.values()
+        if not deeper:
+            return
+        level = deeper
+    raise JsonError(f"is nested deeper than {MAX_DEPTH} levels")
 
 
 def _write(value: JsonValue, parts: list[bytes]) -> None:
@@ -115,22 +134,3 @@ def _real(number: str) -> int | float:
 
 def _constant(_name: str) -> NoReturn:
     raise JsonError("has NaN or Infinity, which JSON does not know")
-
-
-def _strings(value: JsonValue) -> Iterator[str]:
-    """All keys and strings; refuses what is nested too deep on the way."""
-    level: list[JsonValue] = [value]
-    for _ in range(MAX_DEPTH + 1):
-        deeper: list[JsonValue] = []
-        for each in level:
-            if isinstance(each, str):
-                yield each
-            elif isinstance(each, list):
-                deeper += each
-            elif isinstance(each, dict):
-                yield from each
-                deeper += each.values()
-        if not deeper:
-            return
-        level = deeper
-    raise JsonError(f"is nested deeper than {MAX_DEPTH} levels")
