@@ -198,7 +198,7 @@ def _first(count: int, violations: Iterator[FieldViolation]) -> list[FieldViolat
 def _validator() -> Any:
     schema = json.loads(resources.files(__package__).joinpath("config_v1.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
-    return validators.extend(Draft202012Validator, {"pattern": _pattern})(schema)
+    return validators.extend(Draft202012Validator, {"pattern": _pattern})(schema)  # type: ignore[no-untyped-call]
 
 
 def _pattern(_validator: Any, pattern: str, instance: object, _schema: object) -> Iterator[ValidationError]:
