@@ -1,0 +1,1 @@
+"""Who executes queued runs: claims, supervised attempts, recovery."""

@@ -1,0 +1,1 @@
+"""The log of what happened in runs, and its watchers."""

@@ -1,0 +1,1 @@
+"""Runs: how they start, stand, are cancelled and end."""

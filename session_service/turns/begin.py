@@ -1,0 +1,69 @@
+"""BeginTurn: "the harness has started" means that this committed (SPEC 3.4)."""
+
+from sqlalchemy import Connection, insert, select, update
+from turnkeeper.wire.context import RequestContext
+
+from session_service.runs.model import AnyRow
+from session_service.sessions.model import SessionLifecycle
+from session_service.storage.clock import Now
+from session_service.storage.schema import attempts, runs, sessions, turns
+from session_service.storage.write import Storage
+from session_service.turns.hold import hold_current
+
+
+async def begin_turn(storage: Storage, context: RequestContext, harness: str, runner_store: str) -> int:
+    """Numbers and stores the turn of the token's attempt, and answers its number in the session.
+
+    A further attempt of the same turn keeps the number: a run's own attempts do not count (SPEC 6.3).
+    """
+
+    def change(connection: Connection) -> int:
+        run = hold_current(connection, context, with_session=True)
+        connection.execute(
+            update(attempts)
+            .where(
+                attempts.c.tenant_id == run.tenant_id,
+                attempts.c.run_id == run.run_id,
+                attempts.c.attempt == run.attempt,
+                attempts.c.begin_time.is_(None),
+            )
+            .values(begin_time=Now())
+        )
+        connection.execute(
+            update(runs)
+            .where(runs.c.tenant_id == run.tenant_id, runs.c.run_id == run.run_id)
+            .values(runner=runner_store)
+        )
+        return _known_number(connection, run) or _number(connection, run, harness, runner_store)
+
+    return await storage.write(context.tenant_id, change)
+
+
+def _known_number(connection: Connection, run: AnyRow) -> int | None:
+    return connection.execute(
+        select(turns.c.turn_number).where(
+            turns.c.tenant_id == run.tenant_id, turns.c.run_id == run.run_id, turns.c.run_turn == run.turn
+        )
+    ).scalar_one_or_none()
+
+
+def _number(connection: Connection, run: AnyRow, harness: str, runner_store: str) -> int:
+    number: int = connection.execute(
+        update(sessions)
+        .where(sessions.c.tenant_id == run.tenant_id, sessions.c.session_id == run.session_id)
+        .values(last_turn_number=sessions.c.last_turn_number + 1, lifecycle=SessionLifecycle.LIVE, update_time=Now())
+        .returning(sessions.c.last_turn_number)
+    ).scalar_one()
+    connection.execute(
+        insert(turns).values(
+            tenant_id=run.tenant_id,
+            session_id=run.session_id,
+            turn_number=number,
+            run_id=run.run_id,
+            run_turn=run.turn,
+            harness=harness,
+            runner_store=runner_store,
+            begin_time=Now(),
+        )
+    )
+    return number

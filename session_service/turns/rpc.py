@@ -1,0 +1,94 @@
+"""TurnService: translates the runner's calls; decides nothing."""
+
+from sqlalchemy import Connection
+from turnkeeper.v1 import error_reason_pb2 as reasons
+from turnkeeper.v1 import run_pb2
+from turnkeeper.v1.turn_service_pb2 import (
+    BeginToolCallRequest,
+    BeginToolCallResponse,
+    BeginTurnRequest,
+    BeginTurnResponse,
+    FinishToolCallRequest,
+    FinishToolCallResponse,
+    RecordedToolResult,
+    ReportTurnStoppedRequest,
+    ReportTurnStoppedResponse,
+)
+from turnkeeper.wire.context import Call, TokenKind
+from turnkeeper.wire.errors import Refused, invalid
+
+from session_service.runs.model import ToolCallState
+from session_service.storage.write import Storage
+from session_service.turns.begin import begin_turn
+from session_service.turns.hold import hold_any
+from session_service.turns.ledger import CallStart, begin_tool_call, finish_tool_call
+from session_service.turns.record import take_report
+
+_PREFIX = "TOOL_CALL_STATE_"
+
+
+class TurnServicer:
+    """The runner's door."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def BeginTurn(self, request: BeginTurnRequest, call: Call) -> BeginTurnResponse:
+        """SPEC 3.4."""
+        if call.context.kind is not TokenKind.RUN:
+            raise Refused(reasons.ERROR_REASON_UNIMPLEMENTED)
+        if request.session_id:
+            raise invalid("session_id", "must be empty with a run token")
+        number = await begin_turn(self._storage, call.context, request.harness, request.runner_store)
+        return BeginTurnResponse(turn_number=number)
+
+    async def BeginToolCall(self, request: BeginToolCallRequest, call: Call) -> BeginToolCallResponse:
+        """SPEC 3.6."""
+        start = CallStart(
+            call_id=request.call_id,
+            tool_name=request.tool_name,
+            arguments_json=request.arguments_json,
+            model_call_id=request.model_call_id,
+            side_effect=request.side_effect,
+            after_event=request.after_event,
+        )
+        row = await begin_tool_call(self._storage, call.context, start)
+        response = BeginToolCallResponse(idempotency_key=row.idempotency_key if row.side_effect else "")
+        if row.result is not None:
+            response.recorded_result.CopyFrom(
+                RecordedToolResult(state=run_pb2.ToolCallState.Value(_PREFIX + row.state), result=row.result)
+            )
+        return response
+
+    async def FinishToolCall(self, request: FinishToolCallRequest, call: Call) -> FinishToolCallResponse:
+        """SPEC 3.6."""
+        state = _ended_state("state", request.state)
+        await finish_tool_call(self._storage, call.context, request.call_id, state, request.result)
+        return FinishToolCallResponse()
+
+    async def ReportTurnStopped(self, request: ReportTurnStoppedRequest, call: Call) -> ReportTurnStoppedResponse:
+        """SPEC 4.5."""
+        stopped = {
+            each.call_id: _ended_state("stopped_tool_calls.state", each.state) for each in request.stopped_tool_calls
+        }
+        _require_order(request)
+
+        def change(connection: Connection) -> None:
+            run = hold_any(connection, call.context, with_session=True)
+            take_report(connection, run, call.context.require_run().attempt, request.events, stopped)
+
+        await self._storage.write(call.context.tenant_id, change)
+        return ReportTurnStoppedResponse()
+
+
+def _ended_state(field: str, state: run_pb2.ToolCallState.ValueType) -> ToolCallState:
+    name = ToolCallState(run_pb2.ToolCallState.Name(state).removeprefix(_PREFIX))
+    if name is ToolCallState.STARTED:
+        raise invalid(field, "must say what came of the call")
+    return name
+
+
+def _require_order(request: ReportTurnStoppedRequest) -> None:
+    numbers = [event.number for event in request.events]
+    if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 1):
+        raise invalid("events", "must be in the order of their numbers, each once")
