@@ -40,6 +40,13 @@ class Hold:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """Takes its time, in the middle of the stream."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Drip:
     """Sends a text one byte of the HTTP stream at a time."""
 
@@ -77,7 +84,7 @@ class ErrorStatus:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Step = Delta | Usage | Hold | Drip | Raw | Finish | Truncated | ErrorStatus
+Step = Delta | Usage | Hold | Pause | Drip | Raw | Finish | Truncated | ErrorStatus
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,11 @@ def usage(input_tokens: int, output_tokens: int) -> list[Step]:
 def hold(gate: Gate) -> list[Step]:
     """A wait at a gate, in the middle of the stream."""
     return [Hold(gate)]
+
+
+def pause(seconds: float) -> list[Step]:
+    """A pause of so many seconds, in the middle of the stream. Not for tests: they hold a gate."""
+    return [Pause(seconds)]
 
 
 def drip(content: str, seconds: float = 1.0) -> list[Step]:
@@ -245,10 +257,10 @@ async def _stream(exchange: Exchange, prompt: Prompt, steps: Sequence[Step]) -> 
                 await exchange.chunk(_chunk(prompt, delta, reason))
             case Hold(gate):
                 await gate.passage()
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
             case Drip(content, seconds):
-                for byte in _chunk(prompt, {"content": content}):
-                    await exchange.chunk(bytes([byte]))
-                    await asyncio.sleep(seconds)
+                await _drip(exchange, _chunk(prompt, {"content": content}), seconds)
             case Raw(data):
                 await exchange.chunk(data)
             case Usage():
@@ -256,17 +268,26 @@ async def _stream(exchange: Exchange, prompt: Prompt, steps: Sequence[Step]) -> 
             case Finish(reason):
                 finish_reason = reason
             case Truncated(cleanly):
-                if cleanly:
-                    await exchange.chunk(b"")
-                    return
-                await exchange.send(b"ff\r\ndata: {")
-                raise HungUp
+                return await _truncate(exchange, cleanly)
             case ErrorStatus():
                 raise AssertionError("an error status must be the only step of its reply")
     await exchange.chunk(_chunk(prompt, {}, finish_reason))
     if used is not None:
         await exchange.chunk(_usage(prompt, used))
     await exchange.chunk(b"data: [DONE]\n\n")
+    return await exchange.chunk(b"")
+
+
+async def _drip(exchange: Exchange, data: bytes, seconds: float) -> None:
+    for byte in data:
+        await exchange.chunk(bytes([byte]))
+        await asyncio.sleep(seconds)
+
+
+async def _truncate(exchange: Exchange, cleanly: bool) -> None:
+    if not cleanly:
+        await exchange.send(b"ff\r\ndata: {")
+        raise HungUp
     await exchange.chunk(b"")
 
 
