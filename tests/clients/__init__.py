@@ -1,0 +1,1 @@
+"""The README's examples, run as they stand there against a real pair."""

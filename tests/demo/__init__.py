@@ -1,0 +1,1 @@
+"""The demo, run as its users run it."""
