@@ -1,0 +1,105 @@
+"""`runner-service`: serves turns, and lists what can play them."""
+
+import asyncio
+import inspect
+import json
+import signal
+from typing import Annotated, Any
+
+import structlog
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+from turnkeeper.wire.serving import ServingError
+
+from runner_service import logs
+from runner_service.app import SettingsIncomplete, runner_app
+from runner_service.harnesses.registry import HarnessUnusable, discover
+from runner_service.settings import Settings, variables
+from runner_service.tools.address import AddressRefused
+
+app = typer.Typer(
+    help="Executes turns of AI agents for Turnkeeper's session service.", no_args_is_help=True, add_completion=False
+)
+
+
+def serve(**given: Any) -> None:
+    """Serves until SIGTERM or SIGINT; running turns then get the shutdown grace.
+
+    Every option can also be given by the environment variable beside it.
+    """
+    logs.configure()
+    try:
+        asyncio.run(_serve(Settings(**{name: value for name, value in given.items() if value is not None})))
+    except ValidationError as error:
+        for each in error.errors(include_input=False, include_url=False):
+            name = ".".join(str(part) for part in each["loc"]).lower()
+            typer.echo(f"runner-service: setting {name}: {each['msg']}; see --help", err=True)
+        raise typer.Exit(2) from None
+    except (ServingError, HarnessUnusable, SettingsIncomplete, AddressRefused, OSError) as error:
+        typer.echo(f"runner-service: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+async def _serve(settings: Settings) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stopping.set)
+    log = structlog.get_logger("runner_service")
+    async with runner_app(settings) as running:
+        log.info("serving", address=running.address, session_target=settings.session_target)
+        await stopping.wait()
+        log.info("stopping", grace_seconds=settings.shutdown_grace_seconds)
+    log.info("stopped")
+
+
+def _options() -> inspect.Signature:
+    """One option per setting, so that neither can be without the other."""
+    parameters = []
+    for name, field in Settings.model_fields.items():
+        flag = field.annotation is bool
+        shown = "" if field.default in (None, "", ()) or flag else f" Default: {field.default}."
+        option = typer.Option(
+            f"--{name.replace('_', '-')}", envvar=list(variables(name)), help=f"{field.description}{shown}"
+        )
+        annotation: Any = Annotated[bool | None if flag else str | None, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    return inspect.Signature(parameters)
+
+
+serve.__signature__ = _options()  # type: ignore[attr-defined]
+app.command()(serve)
+
+
+@app.command()
+def harnesses(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Lists the harnesses that configs may name, with the packages' own words for them."""
+    try:
+        found = {name: make(Settings()) for name, make in sorted(discover().items())}
+    except HarnessUnusable as error:
+        typer.echo(f"runner-service: {error}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        listed = [
+            {"name": name, "description": harness.description, "tools_visible": harness.tools_visible}
+            for name, harness in found.items()
+        ]
+        typer.echo(json.dumps(listed, indent=2))
+        return
+    table = Table("name", "description", "tools visible")
+    for name, harness in found.items():
+        table.add_row(name, harness.description, "yes" if harness.tools_visible else "no")
+    Console().print(table)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The runner service's settings: environment variables and flags, nowhere else read."""
+
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENV_PREFIX = "TURNKEEPER_RUNNER_"
+
+
+def _also(name: str) -> AliasChoices:
+    """The setting's own variable, or the one that other programs use for the same thing."""
+    return AliasChoices(ENV_PREFIX + name, name)
+
+
+class Settings(BaseSettings):
+    """Every setting, with its unit and default. Flags win over the environment."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, populate_by_name=True, env_ignore_empty=True)
+
+    listen: str = Field(default="127.0.0.1:7602", description="Where to listen: host:port (port 0: any free one).")
+    tls_cert: str | None = Field(default=None, description="PEM file of the server's certificate chain.")
+    tls_key: str | None = Field(default=None, description="PEM file of the certificate's private key.")
+    insecure: bool = Field(default=False, description="Listen beyond loopback without TLS.")
+    session_target: str = Field(default="127.0.0.1:7601", description="The session service, as a gRPC target.")
+    session_tls_ca: str | None = Field(default=None, description="PEM file of the CA to trust for the session service.")
+    user_jwks: str | None = Field(default=None, description="JWKS of the user tokens' issuer: a file or an https URL.")
+    user_issuer: str | None = Field(default=None, description="`iss` of user tokens.")
+    user_audience: str | None = Field(default=None, description="`aud` of user tokens.")
+    openai_base_url: str | None = Field(
+        default=None,
+        validation_alias=_also("OPENAI_BASE_URL"),
+        description="Base URL of the openai harness's service; any compatible one.",
+    )
+    openai_api_key: SecretStr | None = Field(
+        default=None,
+        validation_alias=_also("OPENAI_API_KEY"),
+        description="Key of the openai harness's service. Better in the environment than in a flag.",
+    )
+    tool_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Origins that HTTP tools may call, separated by commas: https://tools.example:443."
+    )
+    tool_result_bytes: int = Field(
+        default=64 * 1024, ge=1024, le=2**20 - 1024, description="Size to which a tool's result is cut, in bytes."
+    )
+    gate_address: str | None = Field(
+        default=None, description="host:port that `wait_gate` of scripts connects to; for tests."
+    )
+    store_id: str = Field(default="", max_length=255, description="Id of the store that keeps harness sessions.")
+    stop_grace_seconds: float = Field(
+        default=3.0,
+        gt=0,
+        le=60,
+        description="How long a stopped turn may take to end; at most the session service's value.",
+    )
+    shutdown_grace_seconds: float = Field(
+        default=15.0, gt=0, le=3600, description="How long running turns may go on after SIGTERM, reports included."
+    )
+
+    @field_validator("tool_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(each.strip() for each in value.split(",") if each.strip()) if isinstance(value, str) else value
+
+
+def variables(name: str) -> tuple[str, ...]:
+    """The environment variables that a setting is read from, the first that is set."""
+    alias = Settings.model_fields[name].validation_alias
+    if isinstance(alias, AliasChoices):
+        return tuple(str(choice) for choice in alias.choices)
+    return (ENV_PREFIX + name.upper(),)

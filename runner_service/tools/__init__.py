@@ -1,0 +1,1 @@
+"""The tools that a harness may call, and what each call leaves behind."""

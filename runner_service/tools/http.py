@@ -1,0 +1,117 @@
+"""HTTP tools: one request, to an allowed origin, within its limit; its answer as bounded text (SPEC 7.10)."""
+
+import asyncio
+import json
+from collections.abc import Collection
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
+
+import httpx2
+from turnkeeper.v1 import run_pb2
+from turnkeeper.wire.configs import Effect, ToolConfig
+from turnkeeper.wire.text import cut, repair
+
+from runner_service.tools.address import AddressRefused, fill, origin_of
+from runner_service.tools.body import compose
+from runner_service.tools.model import ToolResult, failed
+
+CONNECT_SECONDS = 10.0
+# What is read of an answer at most, so that a peer that never ends costs no memory.
+MAX_ANSWER_BYTES = 16 * 2**20
+
+
+class HttpTools:
+    """Makes the requests of HTTP tools. One for the process; it keeps nothing of one call for another."""
+
+    def __init__(self, origins: Collection[str], result_bytes: int) -> None:
+        """`origins` as "https://host:port"; results are cut to `result_bytes` of UTF-8."""
+        self._origins = frozenset(origin_of(origin) for origin in origins)
+        self._result_bytes = result_bytes
+        self._client = httpx2.AsyncClient(
+            follow_redirects=False,
+            # The time limit is one for the whole call: limits per read are stretched by a peer that drips.
+            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
+            # No proxy, netrc entry or cookie of one caller may take part in another's call.
+            trust_env=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            # A reused connection that the peer is closing would leave it unknown whether a call took effect.
+            limits=httpx2.Limits(max_keepalive_connections=0),
+            headers={"Accept": "application/json, text/*;q=0.9, */*;q=0.5", "Accept-Encoding": "identity"},
+        )
+
+    async def close(self) -> None:
+        """Closes what is still open."""
+        await self._client.aclose()
+
+    async def call(self, tool: ToolConfig, arguments: dict[str, Any], idempotency_key: str) -> ToolResult:
+        """Makes the call and answers what the model is told; only a cancellation is raised."""
+        try:
+            request = self._request(tool, arguments, idempotency_key)
+        except AddressRefused as error:
+            return failed(f"The call was refused: {error}.")
+        # Once the request may have left, a READ tool failed, but another may have taken effect.
+        broken = run_pb2.TOOL_CALL_STATE_FAILED if tool.effect is Effect.READ else run_pb2.TOOL_CALL_STATE_UNKNOWN
+        try:
+            async with asyncio.timeout(tool.timeout_seconds):
+                return await self._exchange(request)
+        except TimeoutError:
+            return ToolResult(broken, f"The tool did not answer within {tool.timeout_seconds:g} s.")
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
+            return failed("The tool could not be reached.")
+        except httpx2.RequestError:
+            return ToolResult(broken, "The connection to the tool broke before its answer was whole.")
+
+    def _request(self, tool: ToolConfig, arguments: dict[str, Any], idempotency_key: str) -> httpx2.Request:
+        body = compose(arguments, tool.args_into, tool.body)
+        url = fill(tool.http.url, body, self._origins)
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        if tool.http.method == "GET":
+            return self._client.build_request("GET", _with_query(url, body), headers=headers)
+        if tool.http.method == "DELETE" and not body:
+            return self._client.build_request("DELETE", url, headers=headers)
+        content = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        headers["Content-Type"] = "application/json"
+        return self._client.build_request(tool.http.method, url, headers=headers, content=content)
+
+    async def _exchange(self, request: httpx2.Request) -> ToolResult:
+        response = await self._client.send(request, stream=True)
+        try:
+            if response.is_redirect:
+                return failed(f"The tool answered with status {response.status_code}; redirects are not followed.")
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                return failed("The tool's answer is compressed, which was not asked for.")
+            text = self._text(await _read(response), response.charset_encoding)
+            if response.is_success:
+                return ToolResult(run_pb2.TOOL_CALL_STATE_SUCCEEDED, text)
+            return failed(f"The tool answered with status {response.status_code}.\n{text}".rstrip())
+        finally:
+            await response.aclose()
+
+    def _text(self, content: bytes, charset: str | None) -> str:
+        try:
+            text = content.decode(charset or "utf-8", errors="replace")
+        except LookupError:
+            text = content.decode("utf-8", errors="replace")
+        return self.bounded(text)
+
+    def bounded(self, text: str) -> str:
+        """The text repaired and, when it is too long, cut with its size before the cut."""
+        short, original = cut(repair(text), self._result_bytes)
+        return f"{short} [{original} bytes]" if original else short
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    content = bytearray()
+    async for chunk in response.aiter_raw():
+        content += chunk
+        if len(content) > MAX_ANSWER_BYTES:
+            break
+    return bytes(content)
+
+
+def _with_query(url: str, body: dict[str, Any]) -> httpx2.URL:
+    """A GET has no body, so what the path did not take goes into the query: texts as they are, the rest as JSON."""
+    values = {
+        key: value if isinstance(value, str) else json.dumps(value, allow_nan=False) for key, value in body.items()
+    }
+    return httpx2.URL(url).copy_merge_params(values) if values else httpx2.URL(url)
