@@ -83,7 +83,9 @@ def new_signing_key() -> OKPKey:
 async def load_keys(storage: Storage) -> KeyRing:
     """The keys in the database; the first replica that ever starts makes them."""
     found: KeyRing | None = await storage.read("", _found)
-    return found or await storage.write("", _made)
+    if found is not None:
+        return found
+    return await storage.write("", _made)
 
 
 def _found(connection: Connection) -> KeyRing | None:

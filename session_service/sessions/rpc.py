@@ -1,9 +1,115 @@
-"""Sessions and messages as the contract shows them."""
+"""SessionService: translates; decides nothing."""
 
+from sqlalchemy import Connection
 from turnkeeper.v1 import session_pb2
+from turnkeeper.v1.session_service_pb2 import (
+    AppendMessageRequest,
+    AppendMessageResponse,
+    CreateSessionRequest,
+    CreateSessionResponse,
+    DeleteSessionRequest,
+    DeleteSessionResponse,
+    GetSessionRequest,
+    GetSessionResponse,
+    ListMessagesRequest,
+    ListMessagesResponse,
+    ListSessionsRequest,
+    ListSessionsResponse,
+    UpdateSessionRequest,
+    UpdateSessionResponse,
+)
+from turnkeeper.wire.context import Call
 
-from session_service.sessions.model import Message, NameSource, Session
+from session_service.pages import PageTokens
+from session_service.requests import answer_once
+from session_service.sessions import logic, store
+from session_service.sessions.access import lock_session
+from session_service.sessions.model import Message, MessageRole, NameSource, Session
+from session_service.storage.write import Storage
 from session_service.times import timestamp
+
+
+class SessionServicer:
+    """Creates, reads, renames and deletes sessions, and keeps their messages."""
+
+    def __init__(self, storage: Storage, pages: PageTokens) -> None:
+        self._storage, self._pages = storage, pages
+
+    async def CreateSession(self, request: CreateSessionRequest, call: Call) -> CreateSessionResponse:
+        """SPEC 9.1."""
+
+        def change(connection: Connection) -> CreateSessionResponse:
+            def make() -> CreateSessionResponse:
+                session = logic.create_session(connection, call.context, request.name, request.automatic_name)
+                return CreateSessionResponse(session=session_proto(session))
+
+            return answer_once(connection, call.context, request, CreateSessionResponse, make)
+
+        return await self._storage.write(call.context.tenant_id, change)
+
+    async def GetSession(self, request: GetSessionRequest, call: Call) -> GetSessionResponse:
+        """SPEC 9.4."""
+        session = await self._storage.read(
+            call.context.tenant_id, lambda connection: logic.get_session(connection, call.context, request.session_id)
+        )
+        shown = session_proto(session)
+        if request.include_harness_state:
+            shown.harness_state = session_pb2.HARNESS_SESSION_STATE_UNAVAILABLE  # nobody is asked yet
+        return GetSessionResponse(session=shown)
+
+    async def ListSessions(self, request: ListSessionsRequest, call: Call) -> ListSessionsResponse:
+        """SPEC 11.3."""
+        page = self._pages.open(call.context, request, int, str)
+        found = await self._storage.read(
+            call.context.tenant_id,
+            lambda connection: store.read_sessions(connection, call.context, page.after, page.limit + 1),
+        )
+        shown, token = page.close(found, lambda session: (session.create_time, session.session_id))
+        return ListSessionsResponse(sessions=map(session_proto, shown), next_page_token=token)
+
+    async def UpdateSession(self, request: UpdateSessionRequest, call: Call) -> UpdateSessionResponse:
+        """SPEC 8.7."""
+
+        def change(connection: Connection) -> Session:
+            return logic.rename_session(
+                connection, call.context, request.session_id, request.name, request.automatic_name
+            )
+
+        return UpdateSessionResponse(session=session_proto(await self._storage.write(call.context.tenant_id, change)))
+
+    async def DeleteSession(self, request: DeleteSessionRequest, call: Call) -> DeleteSessionResponse:
+        """SPEC 9.5."""
+        await self._storage.write(
+            call.context.tenant_id,
+            lambda connection: logic.delete_session(connection, call.context, request.session_id),
+        )
+        return DeleteSessionResponse()
+
+    async def AppendMessage(self, request: AppendMessageRequest, call: Call) -> AppendMessageResponse:
+        """SPEC 2.7."""
+        role = MessageRole(session_pb2.MessageRole.Name(request.role).removeprefix("MESSAGE_ROLE_"))
+
+        def change(connection: Connection) -> AppendMessageResponse:
+            def make() -> AppendMessageResponse:
+                message = logic.append_message(connection, call.context, request.session_id, role, request.text)
+                return AppendMessageResponse(message=message_proto(message))
+
+            # The session comes first: that of a deleted one answers NOT_FOUND, also to a retry.
+            lock_session(connection, call.context, request.session_id)
+            return answer_once(connection, call.context, request, AppendMessageResponse, make)
+
+        return await self._storage.write(call.context.tenant_id, change)
+
+    async def ListMessages(self, request: ListMessagesRequest, call: Call) -> ListMessagesResponse:
+        """SPEC 2.7, 11.3."""
+        page = self._pages.open(call.context, request, int, int)
+        shown, token = await self._storage.read(
+            call.context.tenant_id,
+            lambda connection: logic.list_messages(
+                connection, call.context, request.session_id, request.prompt_of_run_id, page
+            ),
+        )
+        return ListMessagesResponse(messages=map(message_proto, shown), next_page_token=token)
 
 
 def session_proto(session: Session) -> session_pb2.Session:
