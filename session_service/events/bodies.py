@@ -90,3 +90,17 @@ def tool_call_finished(call_id: str, tool_name: str, state: ToolCallState, resul
             original_bytes=original,
         )
     )
+
+
+def session_renamed(name: str) -> RunEvent:
+    """A tool of the run renamed the session."""
+    return RunEvent(session_renamed=run_event_pb2.SessionRenamed(name=name))
+
+
+def revision_committed(variant_id: str, revision_id: str, version: str) -> RunEvent:
+    """A tool of the run committed a revision."""
+    return RunEvent(
+        revision_committed=run_event_pb2.RevisionCommitted(
+            variant_id=variant_id, revision_id=revision_id, version=version
+        )
+    )

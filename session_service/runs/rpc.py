@@ -24,7 +24,7 @@ from turnkeeper.wire.errors import Refused, not_found
 from session_service.agents.rpc import reference_of
 from session_service.events.bodies import cancel_proto, failure_proto
 from session_service.events.watch import watch_run
-from session_service.pages import Pages, page_size
+from session_service.pages import PageTokens
 from session_service.runs.cancelling import cancel_run
 from session_service.runs.model import Run, RunFilter, RunLimits, StartOrder
 from session_service.runs.start import start_run
@@ -36,7 +36,7 @@ from session_service.times import timestamp
 class RunServicer:
     """Starts, reads, watches and cancels runs."""
 
-    def __init__(self, storage: Storage, pages: Pages, limits: RunLimits) -> None:
+    def __init__(self, storage: Storage, pages: PageTokens, limits: RunLimits) -> None:
         self._storage, self._pages, self._limits = storage, pages, limits
 
     async def StartRun(self, request: StartRunRequest, call: Call) -> StartRunResponse:
@@ -75,19 +75,15 @@ class RunServicer:
             created_from=request.created_from.ToMicroseconds() if request.HasField("created_from") else None,
             created_before=request.created_before.ToMicroseconds() if request.HasField("created_before") else None,
         )
-        after, size = self._pages.open(call.context, request), page_size(request.page_size)
+        page = self._pages.open(call.context, request, int, str)
 
         def query(connection: Connection) -> list[Run]:
-            rows = list_visible(connection, call.context, chosen, after, size + 1)
+            rows = list_visible(connection, call.context, chosen, page.after, page.limit + 1)
             return with_tool_calls(connection, call.context.tenant_id, rows)
 
         found = await self._storage.read(call.context.tenant_id, query)
-        shown = found[:size]
-        response = ListRunsResponse(runs=map(run_proto, shown))
-        if len(found) > size:
-            last = shown[-1].row
-            response.next_page_token = self._pages.seal(call.context, request, (last.create_time, last.run_id))
-        return response
+        shown, token = page.close(found, lambda run: (run.row.create_time, run.row.run_id))
+        return ListRunsResponse(runs=map(run_proto, shown), next_page_token=token)
 
     async def WatchRun(self, request: WatchRunRequest, call: Call) -> AsyncIterator[WatchRunResponse]:
         """SPEC 5.3, 5.4."""
