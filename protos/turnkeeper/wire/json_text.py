@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import count
 from typing import NoReturn, TypeAlias
 
 import rfc8785
@@ -66,11 +67,13 @@ def encode(value: JsonValue) -> bytes:
 def strings(value: JsonValue) -> Iterator[str]:
     """All keys and strings in a value; JsonError when it is nested too deep."""
     level: list[JsonValue] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for depth in count():
         deeper: list[JsonValue] = []
         for each in level:
             if isinstance(each, str):
                 yield each
+            elif isinstance(each, list | dict) and depth == MAX_DEPTH:
+                raise JsonError(f"is nested deeper than {MAX_DEPTH} levels")
             elif isinstance(each, list):
                 deeper += each
             elif isinstance(each, dict):
@@ -79,7 +82,6 @@ def strings(value: JsonValue) -> Iterator[str]:
         if not deeper:
             return
         level = deeper
-    raise JsonError(f"is nested deeper than {MAX_DEPTH} levels")
 
 
 def _write(value: JsonValue, parts: list[bytes]) -> None:
