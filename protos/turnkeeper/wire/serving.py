@@ -76,7 +76,8 @@ class Listen:
         return self.host.startswith("unix:")
 
     @property
-    def _is_local(self) -> bool:
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it: loopback or a socket file."""
         if self._is_socket_file or self.host == "localhost":
             return True
         try:
@@ -93,7 +94,7 @@ class Listen:
             except OSError as error:
                 raise ServingError(f"cannot read the TLS certificate or key: {error}") from error
             return grpc.ssl_server_credentials([pair])
-        if not self._is_local and not self.insecure:
+        if not self.is_local and not self.insecure:
             raise ServingError(
                 f"refusing to serve {self.host} without TLS: give a certificate and its key, "
                 "or say insecure if something in front of this server does TLS"
