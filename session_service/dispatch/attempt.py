@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -17,7 +17,6 @@ from turnkeeper.v1.runner_service_pb2 import (
     LeaseRenewed,
     TurnStart,
 )
-from turnkeeper.v1.runner_service_pb2_grpc import RunnerServiceAsyncStub
 from turnkeeper.wire.errors import Refused
 
 from session_service.dispatch.claims import renew
@@ -28,6 +27,9 @@ from session_service.storage.clock import MICROSECONDS
 from session_service.storage.write import Storage
 from session_service.times import duration
 from session_service.turns.record import Taken, give_up, take_events
+
+if TYPE_CHECKING:  # a name of the stub file alone
+    from turnkeeper.v1.runner_service_pb2_grpc import RunnerServiceAsyncStub
 
 _RETRY_SECONDS = 0.2
 _CLOSE_SECONDS = 2.0
@@ -40,7 +42,7 @@ class Attempt:
     """Executes one claim over one call, and stops when the database says that the attempt is over."""
 
     def __init__(
-        self, storage: Storage, runner: RunnerServiceAsyncStub, claim: Claim, token: str, terms: LeaseTerms
+        self, storage: Storage, runner: "RunnerServiceAsyncStub", claim: Claim, token: str, terms: LeaseTerms
     ) -> None:
         self._storage, self._runner, self._claim, self._token, self._terms = storage, runner, claim, token, terms
         self._inbox = Inbox()

@@ -5,10 +5,10 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 from sqlalchemy import Connection
-from turnkeeper.v1.runner_service_pb2_grpc import RunnerServiceAsyncStub
 from turnkeeper.wire.configs import parse_config
 from turnkeeper.wire.errors import Refused
 
@@ -19,6 +19,9 @@ from session_service.identity.keys import KeyRing
 from session_service.storage.clock import MICROSECONDS, microseconds
 from session_service.storage.hints import QUEUE
 from session_service.storage.write import Storage
+
+if TYPE_CHECKING:  # a name of the stub file alone
+    from turnkeeper.v1.runner_service_pb2_grpc import RunnerServiceAsyncStub
 
 UNREADABLE_CONFIG_SECONDS = 60.0
 """The turn limit of a config that this version cannot read; the runner says what is wrong with it."""
@@ -33,7 +36,7 @@ class Dispatcher:
         self,
         storage: Storage,
         keys: KeyRing,
-        runner: RunnerServiceAsyncStub,
+        runner: "RunnerServiceAsyncStub",
         terms: LeaseTerms,
         *,
         max_attempts: int,
