@@ -1,3 +1,3 @@
 """Where the fixtures that everything uses are found."""
 
-pytest_plugins = ["tests.fixtures.databases", "tests.fixtures.issuer", "tests.fixtures.aimock"]
+pytest_plugins = ["tests.fixtures.databases", "tests.fixtures.issuer", "tests.fixtures.pair", "tests.fixtures.aimock"]
