@@ -1,6 +1,6 @@
 """BeginTurn: "the harness has started" means that this committed (SPEC 3.4)."""
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, case, insert, select, update
 from turnkeeper.wire.context import RequestContext
 
 from session_service.runs.model import AnyRow
@@ -51,7 +51,11 @@ def _number(connection: Connection, run: AnyRow, harness: str, runner_store: str
     number: int = connection.execute(
         update(sessions)
         .where(sessions.c.tenant_id == run.tenant_id, sessions.c.session_id == run.session_id)
-        .values(last_turn_number=sessions.c.last_turn_number + 1, lifecycle=SessionLifecycle.LIVE, update_time=Now())
+        .values(
+            last_turn_number=sessions.c.last_turn_number + 1,
+            lifecycle=SessionLifecycle.LIVE,
+            update_time=case((sessions.c.lifecycle != SessionLifecycle.LIVE, Now()), else_=sessions.c.update_time),
+        )
         .returning(sessions.c.last_turn_number)
     ).scalar_one()
     connection.execute(
