@@ -11,16 +11,14 @@ from typing import Annotated, Any
 import structlog
 import typer
 from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError
 from turnkeeper.wire.errors import Refused
 from turnkeeper.wire.policy import SCOPES
 from turnkeeper.wire.serving import ServingError
 
 from session_service import logs
-from session_service.app import session_app
+from session_service.app import migrate_database, session_app
 from session_service.identity.dev_issuer import DevIssuer
 from session_service.settings import ENV_PREFIX, Settings
-from session_service.storage import migrate as migrations
 
 app = typer.Typer(
     help="Keeps sessions, runs and agents, and dispatches runs to Turnkeeper's runner service.",
@@ -58,7 +56,7 @@ def migrate(**given: Any) -> None:
     """Brings the database to the schema of this version; harmless when it has it, and when several do it at once."""
     logs.configure()
     with _told():
-        asyncio.run(migrations.upgrade(_settings(given).url))
+        asyncio.run(migrate_database(_settings(given)))
     typer.echo("the database has the schema of this version")
 
 
@@ -116,9 +114,6 @@ def _told() -> Iterator[None]:
         raise typer.Exit(2) from None
     except Refused:
         typer.echo("session-service: the database is not available", err=True)
-        raise typer.Exit(1) from None
-    except DBAPIError as error:
-        typer.echo(f"session-service: the database refused: {error.orig}", err=True)
         raise typer.Exit(1) from None
     except (ServingError, OSError) as error:
         typer.echo(f"session-service: {error}", err=True)

@@ -1,10 +1,11 @@
 """Builds the session service: the only place that picks real dependencies."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import structlog
+from alembic.util import CommandError
 from google.protobuf.descriptor import ServiceDescriptor
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -100,15 +101,31 @@ async def session_app(settings: Settings) -> AsyncIterator[SessionApp]:
         yield SessionApp(server.address, storage)
 
 
+async def migrate_database(settings: Settings) -> None:
+    """Brings the database to the schema of this version."""
+    with _database_told(settings):
+        await migrate.upgrade(settings.url)
+
+
 async def prepare_database(settings: Settings) -> None:
     """Migrates SQLite, whose file is this process's own; elsewhere only looks whether that was done."""
-    try:
-        if is_sqlite(settings.url):
-            await migrate.upgrade(settings.url)
-        elif not await migrate.is_current(settings.url):
+    if is_sqlite(settings.url):
+        await migrate_database(settings)
+        return
+    with _database_told(settings):
+        if not await migrate.is_current(settings.url):
             raise ServingError("the database has not the schema of this version: run `session-service migrate`")
+
+
+@contextmanager
+def _database_told(settings: Settings) -> Iterator[None]:
+    """Says in one line why the database cannot be used, without its password."""
+    shown = make_url(settings.url).render_as_string(hide_password=True)
+    try:
+        yield
+    except CommandError as error:
+        raise ServingError(f"the database {shown} was migrated by another version of the service") from error
     except (DBAPIError, OSError) as error:
-        shown = make_url(settings.url).render_as_string(hide_password=True)
         raise ServingError(f"cannot use the database {shown}: {_first_line(error)}") from error
 
 
