@@ -1,6 +1,7 @@
 """The pair as two separate processes on loopback, with a SQLite file, and the model and tool that it talks to."""
 
 import asyncio
+import json
 import os
 from asyncio.subprocess import PIPE
 from pathlib import Path
@@ -44,6 +45,7 @@ class DemoPair:
         if self.uses_stand_in:
             self.model_url = await start_stand_in(self._stand_in("model", self.model_journal), self.model_journal)
         self._environment = self._settings()
+        self._environment |= await self._trust()
         self._session = self._process("session-service", str(BIN / "session-service"), "serve")
         self._runner = self._process("runner-service", str(BIN / "runner-service"), "serve")
         await self.start_services()
@@ -86,9 +88,17 @@ class DemoPair:
         """The processes of which something is still there."""
         return [process.name for process in self._processes if process.remains()]
 
-    async def token(self, tenant: str = "acme", user: str = "ada") -> str:
+    async def token(self) -> str:
         """A real token, as a developer gets one."""
-        command = [str(BIN / "session-service"), "dev-token", "--tenant", tenant, "--user", user]
+        return await self._dev_token()
+
+    async def _trust(self) -> dict[str, str]:
+        """What the runner needs to accept the developer's tokens too; the session service does so by itself."""
+        told = json.loads(await self._dev_token("--json"))
+        return {f"TURNKEEPER_RUNNER_{name.upper()}": value for name, value in told.items() if name != "token"}
+
+    async def _dev_token(self, *options: str) -> str:
+        command = [str(BIN / "session-service"), "dev-token", "--tenant", "acme", "--user", "ada", *options]
         process = await asyncio.create_subprocess_exec(*command, env=self._environment, stdout=PIPE, stderr=PIPE)
         output, errors = await process.communicate()
         if process.returncode != 0:

@@ -21,8 +21,8 @@ INLINE_CONFIG = '{\\"schema_version\\": 1, \\"harness\\": \\"openai\\", \\"model
 def instructions(pair: DemoPair, token: str, folder: Path) -> str:
     """How to call the pair from another terminal."""
     buf = os.path.relpath(BIN / "buf")
-    call = f'{buf} curl --protocol grpc --http2-prior-knowledge -H "authorization: Bearer $TOKEN"'
-    service = f"http://{pair.session_address}/turnkeeper.v1"
+    call = f'{buf} curl --protocol grpc --http2-prior-knowledge -H "authorization: Bearer $TURNKEEPER_TOKEN"'
+    service = "http://$TURNKEEPER_ADDRESS/turnkeeper.v1"
     model = "a stand-in model; set OPENAI_BASE_URL or OPENAI_API_KEY for a real one"
     return f"""
 Session service on {pair.session_address}, runner service on {pair.runner_address}, files in {folder}.
@@ -30,7 +30,8 @@ The openai harness talks to {model if pair.uses_stand_in else pair.model_url}.
 
 In another terminal, in this folder:
 
-  TOKEN={token}
+  export TURNKEEPER_ADDRESS={pair.session_address}
+  export TURNKEEPER_TOKEN={token}
 
   # a session
   {call} \\

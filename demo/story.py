@@ -78,8 +78,10 @@ class Story:
         drawn = [entry["ticket"] for entry in journal.read(self._pair.tool_journal) if entry["event"] == "drawn"]
         messages = await self._caller.messages(self._session.session_id)
         answers = [message.text for message in messages if message.role == MESSAGE_ROLE_ASSISTANT]
-        self._report.claim("the tool was called once, over HTTP", len(drawn) == 1, drawn)
-        self._report.claim(f"the stored answer has the tool's ticket {drawn[0]}", drawn[0] in answers[-1], answers)
+        self._report.claim("the tool was called, over HTTP", bool(drawn), drawn)
+        # A model that is not ours may draw more than one.
+        told = any(ticket in answers[-1] for ticket in drawn)
+        self._report.claim(f"the stored answer has the ticket that the tool drew, {drawn[-1]}", told, answers)
         again = await self._start(key, ASK_TICKET)
         self._report.claim("the same click again is not a new run", not again.created)
         self._report.claim("it is the same run, in its true state", again.run == run, again.run)
@@ -148,6 +150,7 @@ class Story:
         """Kills both services once some text has come; gives the events that were shown by then."""
         seen: list[RunEvent] = []
         deltas = 0
+        broken: object = "the watch ended by itself"
         try:
             async for event in self._caller.watch(run_id):
                 self._report.event(event)
@@ -156,8 +159,9 @@ class Story:
                 if deltas == SHOWN_DELTAS:
                     await self._pair.kill_services()
         except grpc.aio.AioRpcError as error:
-            broken = error.code() == grpc.StatusCode.UNAVAILABLE
-            self._report.claim("the watch breaks when the service is killed, and says so", broken, error)
+            broken = error.code()
+        unavailable = broken == grpc.StatusCode.UNAVAILABLE
+        self._report.claim("the watch broke off in mid-stream when the service was killed", unavailable, broken)
         return seen
 
     async def _snapshot(self) -> Snapshot:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from demo import journal
 from tests.far.http import Request
-from tests.far.tools import ToolReply, ToolServer, json_reply
+from tests.far.tools import ToolReply, ToolServer, text_reply
 
 
 async def main(path: Path) -> None:
@@ -20,7 +20,7 @@ async def main(path: Path) -> None:
     def draw(request: Request) -> ToolReply:
         ticket = secrets.token_hex(8)
         journal.write(path, event="drawn", ticket=ticket, arguments=request.json())
-        return json_reply({"ticket": ticket})
+        return text_reply(ticket)
 
     server = ToolServer()
     server.respond = draw
