@@ -24,7 +24,7 @@ _TERMINAL = frozenset(run_pb2.RunState.Value(f"RUN_STATE_{state}") for state in 
 
 
 async def watch_run(
-    storage: Storage, context: RequestContext, run_id: str, after_sequence: int, poll: float = POLL_SECONDS
+    storage: Storage, context: RequestContext, run_id: str, after_sequence: int
 ) -> AsyncGenerator[RunEvent, None]:
     """The run's events after a sequence, until its terminal event; NOT_FOUND as soon as it is not visible any more.
 
@@ -53,4 +53,4 @@ async def watch_run(
             if ended and cursor == last_sequence:
                 return
             if not events:
-                await listener.wait(poll)
+                await listener.wait(POLL_SECONDS)

@@ -9,6 +9,7 @@ from turnkeeper.v1 import error_reason_pb2 as reasons
 from turnkeeper.wire.configs import parse_config
 from turnkeeper.wire.context import RequestContext
 from turnkeeper.wire.errors import Refused, not_found
+from turnkeeper.wire.json_text import JsonError
 
 from session_service.agents.model import Resolution
 from session_service.agents.targets import resolve
@@ -47,8 +48,11 @@ async def start_run(storage: Storage, context: RequestContext, order: StartOrder
 
     Run, message and first event commit together, or nothing does and the key stays unused.
     """
-    mark = fingerprint(context.user_id, order)
     config_fault = _config_fault(order)
+    try:
+        mark = fingerprint(context.user_id, order)
+    except JsonError as error:  # not even JSON: no request of that shape was ever accepted
+        raise config_fault or error from None
     run_id = str(uuid.uuid4())
 
     def change(connection: Connection) -> tuple[Run, bool]:

@@ -135,12 +135,12 @@ def with_tool_calls(connection: Connection, tenant_id: str, rows: Sequence[AnyRo
 
 
 def list_visible(
-    connection: Connection, context: RequestContext, chosen: RunFilter, after: Sequence[Any] | None, limit: int
+    connection: Connection, context: RequestContext, chosen: RunFilter, after: tuple[int, str] | None, limit: int
 ) -> list[AnyRow]:
     """The caller's runs, newest first, after this position (create time, run id)."""
     query = select(runs).join(sessions, _OF_SESSION).where(visible(context))
     if after is not None:
-        query = query.where(tuple_(runs.c.create_time, runs.c.run_id) < tuple(after))
+        query = query.where(tuple_(runs.c.create_time, runs.c.run_id) < after)
     if chosen.session_id is not None:
         query = query.where(runs.c.session_id == chosen.session_id)
     if chosen.states:
