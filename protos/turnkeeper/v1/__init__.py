@@ -1,0 +1,1 @@
+"""The contract's generated stubs; `make protos` writes them."""
