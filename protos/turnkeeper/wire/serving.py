@@ -108,7 +108,8 @@ def register(server: grpc.aio.Server, service: ServiceDescriptor, servicer: obje
     A public method of the servicer that the service does not have is a mistake, and refused at once.
     """
     names = {method.name for method in service.methods}
-    public = {name for name in dir(servicer) if not name.startswith("_") and callable(getattr(servicer, name))}
+    kind = type(servicer)
+    public = {name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))}
     if strangers := sorted(public - names):
         raise ServingError(f"{service.full_name} has no {', '.join(strangers)}")
     handlers = {method.name: _handler(method, getattr(servicer, method.name, None)) for method in service.methods}
