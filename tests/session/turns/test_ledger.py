@@ -36,6 +36,7 @@ from tests.fixtures.journeys import (
     states,
     text_of,
     texts,
+    until,
 )
 from tests.fixtures.pair import Pair
 
@@ -61,6 +62,7 @@ async def held_run(pair: Pair, gate: str = "hold") -> tuple[Client, run_pb2.Run]
     ada = pair.client()
     run = await start(ada, await new_session(ada), {"text": "a"}, {"wait_gate": gate}, {"text": "b"})
     await pair.gates.reached(gate)
+    await until(ada, run.run_id, "text_delta")
     return ada, await get(ada, run.run_id)
 
 
@@ -215,21 +217,20 @@ async def test_confirmed_may_still_become_true_and_nothing_else(pair: Pair) -> N
 async def test_after_deletion_late_writes_touch_nothing_and_reports_end(pair: Pair) -> None:
     ada, run = await held_run(pair)
     runner = await runner_of(pair, run)
+    result = FinishToolCallRequest(call_id="1.1.0", state=run_pb2.TOOL_CALL_STATE_SUCCEEDED, result="x")
+    key = RunKey("acme", run.run_id)
 
     await ada.sessions.DeleteSession(DeleteSessionRequest(session_id=run.session_id))
     with refused("RESOURCE_NOT_FOUND"):
         await runner.turns.BeginToolCall(call())
     await pair.gates.disconnected("hold")
-    result = FinishToolCallRequest(call_id="1.1.0", state=run_pb2.TOOL_CALL_STATE_SUCCEEDED, result="x")
     async with asyncio.timeout(10):
-        while await pair.session.storage.read("acme", lambda connection: lock(connection, RunKey("acme", run.run_id))):
+        while await pair.session.storage.read("acme", lambda connection: lock(connection, key)):
             pass  # each look is a database read; the sweeper works in between
     with refused("RESOURCE_NOT_FOUND"):
         await runner.turns.ReportTurnStopped(ReportTurnStoppedRequest())
     with refused("RESOURCE_NOT_FOUND"):
-        await runner.turns.FinishToolCall(
-            FinishToolCallRequest(call_id="1.1.0", state=run_pb2.TOOL_CALL_STATE_SUCCEEDED, result="x")
-        )
+        await runner.turns.FinishToolCall(result)
 
 
 @pytest.mark.spec("1.2", "3.4")
