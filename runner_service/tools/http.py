@@ -90,7 +90,8 @@ class HttpTools:
     def _text(self, content: bytes, charset: str | None) -> str:
         try:
             text = content.decode(charset or "utf-8", errors="replace")
-        except LookupError:
+        except (LookupError, ValueError):
+            # Not every codec that Python knows is a charset, nor does each know how to replace.
             text = content.decode("utf-8", errors="replace")
         return self.bounded(text)
 
