@@ -10,7 +10,7 @@ import grpc
 import pytest
 from turnkeeper.v1.identity_service_pb2 import GetVerificationKeysRequest, WhoAmIRequest
 from turnkeeper.v1.run_pb2 import RUN_STATE_RUNNING
-from turnkeeper.v1.session_pb2 import NAME_SOURCE_AUTOMATIC
+from turnkeeper.v1.session_pb2 import MESSAGE_ROLE_USER, NAME_SOURCE_AUTOMATIC
 from turnkeeper.v1.session_service_pb2 import (
     AppendMessageRequest,
     CreateSessionRequest,
@@ -116,7 +116,7 @@ async def test_methods_take_the_kinds_of_token_that_they_name(pair: Pair) -> Non
     with refused("TOKEN_KIND_REFUSED"):
         await runner.sessions.ListSessions(ListSessionsRequest())
     with refused("TOKEN_KIND_REFUSED"):
-        await runner.sessions.AppendMessage(AppendMessageRequest(session_id=session_id, role=1, text="x"))
+        await runner.sessions.AppendMessage(AppendMessageRequest(session_id=session_id, role=MESSAGE_ROLE_USER, text="x"))
     with refused("UNAUTHENTICATED"):  # its audience is the runner
         await service.sessions.GetSession(GetSessionRequest(session_id=session_id))
 
