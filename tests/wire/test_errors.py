@@ -1,5 +1,6 @@
 """One error mapper: code, fixed text, details, and nothing of what happened inside (SPEC 11.2; CASES 18)."""
 
+import asyncio
 import pickle
 
 import grpc
@@ -105,9 +106,17 @@ async def test_four_hundred_invalid_fields_keep_the_code(wire: Wire, unit: str) 
 
 @pytest.mark.spec("11.2")
 @pytest.mark.parametrize(
-    "wrapped", [ValueError("x"), KeyError("x"), OSError(5, "x"), grpc.aio.AbortError(), TimeoutError(), StopIteration()]
+    "wrapped",
+    [
+        ValueError("x"),
+        OSError(5, "x"),
+        grpc.aio.AbortError(),
+        TimeoutError(),
+        StopIteration(),
+        asyncio.CancelledError(),
+    ],
 )
-async def test_any_exception_is_internal(wire: Wire, wrapped: Exception) -> None:
+async def test_any_exception_is_internal(wire: Wire, wrapped: BaseException) -> None:
     assert errors.reason(await _answer(wire, wrapped)) == "INTERNAL"
 
 

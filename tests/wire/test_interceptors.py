@@ -334,3 +334,22 @@ async def test_calls_at_once_keep_their_own_callers(wire: Wire) -> None:
         assert call is not None
         assert (call.context.user_id, call.context.tenant_id) == (name, name[0])
         assert call.credential.reveal() == tokens[name]
+
+
+@pytest.mark.spec("11.2")
+@pytest.mark.parametrize("junk", [b"\xff\xff\xff", b"\x0a\x02\xc3\x28"])  # no message; a text that is no UTF-8
+@pytest.mark.parametrize(("service", "method"), [("SessionService", "CreateSession"), ("RunnerService", "ExecuteTurn")])
+async def test_bytes_that_are_no_message_are_refused_in_our_words(
+    wire: Wire, junk: bytes, service: str, method: str
+) -> None:
+    async with (
+        wire.serving({SESSION: Sessions(), RUNNER: Runner()}) as server,
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        raw: Any = channel
+        path = f"/turnkeeper.v1.{service}/{method}"
+        scopes = ["sessions:write", "runner:invoke"]
+        for token, reason in ((wire.issuer.token(scopes=scopes), "INVALID_FIELD"), ("x", "UNAUTHENTICATED")):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await raw.stream_unary(path)(iter([junk]), metadata=bearer(token))
+            assert errors.reason(caught.value) == reason

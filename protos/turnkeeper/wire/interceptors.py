@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import structlog
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
 from turnkeeper.v1 import error_reason_pb2
@@ -25,6 +25,8 @@ from turnkeeper.wire.tokens import Verified, Verifier
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Continuation: TypeAlias = Callable[[grpc.HandlerCallDetails], Awaitable["_Handler | None"]]
+
+_Check: TypeAlias = Callable[[Any], Any]
 
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
@@ -56,44 +58,50 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return wrapped
 
     def _wrap(self, method: str, handler: _Handler) -> _Handler:
-        codecs = handler.request_deserializer, handler.response_serializer
+        codecs = _lenient(handler.request_deserializer), handler.response_serializer
         if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._streamed(method, handler.stream_stream), *codecs)
+            streamed = self._streamed(method, handler.stream_stream, _each_valid)
+            return grpc.stream_stream_rpc_method_handler(streamed, *codecs)
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(self._single(method, handler.stream_unary), *codecs)
+            single = self._single(method, handler.stream_unary, _each_valid)
+            return grpc.stream_unary_rpc_method_handler(single, *codecs)
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._streamed(method, handler.unary_stream), *codecs)
-        return grpc.unary_unary_rpc_method_handler(self._single(method, handler.unary_unary), *codecs)
+            streamed = self._streamed(method, handler.unary_stream, _valid)
+            return grpc.unary_stream_rpc_method_handler(streamed, *codecs)
+        return grpc.unary_unary_rpc_method_handler(self._single(method, handler.unary_unary, _valid), *codecs)
 
-    def _single(self, method: str, behaviour: Any) -> Callable[[Any, _Context], Awaitable[Any]]:
+    def _single(self, method: str, behaviour: Any, check: _Check) -> Callable[[Any, _Context], Awaitable[Any]]:
         async def handle(request: Any, context: _Context) -> Any:
             line = _CallLine(method)
             try:
                 call = await self._admit(method, context, line)
-                response = await behaviour(_checked(request), call)
+                response = await behaviour(check(request), call)
             except Exception as error:
                 await _abort(context, error, line)
-            except asyncio.CancelledError:
-                line.write(grpc.StatusCode.CANCELLED)
+            except asyncio.CancelledError as cancelled:
+                await _cancelled(context, cancelled, line)
                 raise
             line.write(grpc.StatusCode.OK)
             return response
 
         return handle
 
-    def _streamed(self, method: str, behaviour: Any) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+    def _streamed(self, method: str, behaviour: Any, check: _Check) -> Callable[[Any, _Context], AsyncIterator[Any]]:
         async def handle(request: Any, context: _Context) -> AsyncIterator[Any]:
             line = _CallLine(method)
             try:
                 call = await self._admit(method, context, line)
                 # Closed here, not by the garbage collector whenever it comes to a stream that its client dropped.
-                async with aclosing(behaviour(_checked(request), call)) as responses:
+                async with aclosing(behaviour(check(request), call)) as responses:
                     async for response in responses:
                         yield response
             except Exception as error:
                 await _abort(context, error, line)
-            except (asyncio.CancelledError, GeneratorExit):
+            except GeneratorExit:
                 line.write(grpc.StatusCode.CANCELLED)
+                raise
+            except asyncio.CancelledError as cancelled:
+                await _cancelled(context, cancelled, line)
                 raise
             line.write(grpc.StatusCode.OK)
 
@@ -161,20 +169,41 @@ def _trace_id(metadata: list[tuple[str, str | bytes]]) -> str:
     return uuid.uuid4().hex
 
 
-def _checked(request: Any) -> Any:
-    if isinstance(request, Message):
-        edge.validate(request)
-        return request
-    return _checked_each(request)
+class _Malformed:
+    """Stands for bytes that are no message, until the call is admitted and can be refused in our words."""
 
 
-async def _checked_each(requests: AsyncIterator[Message]) -> AsyncIterator[Message]:
+def _lenient(deserialise: Any) -> Callable[[bytes], Any]:
+    def read(serialised: bytes) -> Any:
+        try:
+            return deserialise(serialised)
+        except DecodeError:
+            return _Malformed()
+
+    return read
+
+
+async def _each_valid(requests: AsyncIterator[Any]) -> AsyncIterator[Message]:
     async for request in requests:
-        edge.validate(request)
-        yield request
+        yield _valid(request)
 
 
-async def _abort(context: _Context, error: Exception, line: _CallLine) -> NoReturn:
+def _valid(request: Any) -> Message:
+    if not isinstance(request, Message):
+        raise errors.invalid("", "the request is not a well-formed message")
+    edge.validate(request)
+    return request
+
+
+async def _cancelled(context: _Context, cancelled: asyncio.CancelledError, line: _CallLine) -> None:
+    task = asyncio.current_task()
+    if task is not None and not task.cancelling():
+        # Nobody cancelled the call: it is a servicer's own, which gRPC would leave without any answer.
+        await _abort(context, cancelled, line)
+    line.write(grpc.StatusCode.CANCELLED)
+
+
+async def _abort(context: _Context, error: BaseException, line: _CallLine) -> NoReturn:
     # The abort itself raises: it stands outside every try of ours, so that nothing wraps or maps it a second time.
     status = errors.to_status(error)
     reason = errors.reason_name(error.reason) if isinstance(error, Refused) else "INTERNAL"
