@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select
 from turnkeeper.v1 import error_reason_pb2 as reasons
@@ -11,12 +10,12 @@ from turnkeeper.wire.context import RequestContext
 from turnkeeper.wire.errors import Refused, not_found
 from turnkeeper.wire.json_text import JsonError
 
-from session_service.agents.model import Resolution
 from session_service.agents.targets import resolve
 from session_service.events import bodies
 from session_service.events.store import insert_events
-from session_service.runs.fingerprint import config_hash, fingerprint
+from session_service.runs.fingerprint import fingerprint
 from session_service.runs.model import AnyRow, Run, RunState, StartOrder
+from session_service.runs.pinning import Pinned, pin
 from session_service.runs.store import find_visible, with_tool_calls
 from session_service.sessions.access import lock_session
 from session_service.sessions.model import MessageDraft, MessageRole
@@ -29,18 +28,6 @@ from session_service.storage.write import Storage, wake_after_commit
 
 ENQUEUE = "ENQUEUE"
 QUEUE_RETRY_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """What a run executes, as its row keeps it; `config_json` only when no stored revision is executed."""
-
-    agent_id: str | None = None
-    variant_id: str | None = None
-    revision_id: str | None = None
-    version: str | None = None
-    is_draft: bool = False
-    config_json: str | None = None
 
 
 async def start_run(storage: Storage, context: RequestContext, order: StartOrder, max_queued: int) -> tuple[Run, bool]:
@@ -63,7 +50,7 @@ async def start_run(storage: Storage, context: RequestContext, order: StartOrder
         session = lock_session(connection, context, order.session_id)
         if config_fault is not None:
             raise config_fault
-        pinned = _pin(order, resolve(connection, context.tenant_id, order.references))
+        pinned = pin(order.config_json, resolve(connection, context.tenant_id, order.references))
         _admit(connection, context.tenant_id, order.policy, max_queued)
         row = _store(connection, context, order, run_id, session, pinned)
         return Run(row, ()), True
@@ -96,20 +83,6 @@ def _replay(connection: Connection, context: RequestContext, order: StartOrder, 
     if row is None:
         raise not_found("session")
     return with_tool_calls(connection, context.tenant_id, [row])[0]
-
-
-def _pin(order: StartOrder, resolution: Resolution) -> Pinned:
-    """The one coherent target of the references, beside the inline config (SPEC 2.5, 2.6)."""
-    if resolution.ambiguous and not order.config_json:
-        raise Refused(reasons.ERROR_REASON_AGENT_AMBIGUOUS)
-    target = resolution.target
-    if target is None:
-        return Pinned(config_json=order.config_json)
-    if order.config_json and config_hash(order.config_json) != target.config_hash:
-        return Pinned(target.agent_id, target.variant_id, is_draft=True, config_json=order.config_json)
-    if target.revision_id is None:  # a variant without a first commit
-        raise not_found("reference")
-    return Pinned(target.agent_id, target.variant_id, target.revision_id, target.version)
 
 
 def _admit(connection: Connection, tenant_id: str, policy: str, max_queued: int) -> None:

@@ -1,9 +1,12 @@
 """BeginTurn: "the harness has started" means that this committed (SPEC 3.4)."""
 
+from typing import Any
+
 from sqlalchemy import Connection, case, insert, select, update
 from turnkeeper.wire.context import RequestContext
 
 from session_service.runs.model import AnyRow
+from session_service.sessions.access import lock_session
 from session_service.sessions.model import SessionLifecycle
 from session_service.storage.clock import Now
 from session_service.storage.schema import attempts, runs, sessions, turns
@@ -39,6 +42,21 @@ async def begin_turn(storage: Storage, context: RequestContext, harness: str, ru
     return await storage.write(context.tenant_id, change)
 
 
+async def begin_direct_turn(
+    storage: Storage, context: RequestContext, session_id: str, harness: str, runner_store: str
+) -> int:
+    """Numbers a direct turn on a session of the caller. The session's lifecycle stays (SPEC 9.7)."""
+
+    def change(connection: Connection) -> int:
+        lock_session(connection, context, session_id)
+        number = _next_number(connection, context.tenant_id, session_id)
+        turn = _turn(context.tenant_id, session_id, number, harness, runner_store)
+        connection.execute(insert(turns).values(**turn, run_id=None, run_turn=0))
+        return number
+
+    return await storage.write(context.tenant_id, change)
+
+
 def _known_number(connection: Connection, run: AnyRow) -> int | None:
     return connection.execute(
         select(turns.c.turn_number).where(
@@ -48,26 +66,35 @@ def _known_number(connection: Connection, run: AnyRow) -> int | None:
 
 
 def _number(connection: Connection, run: AnyRow, harness: str, runner_store: str) -> int:
+    number = _next_number(
+        connection,
+        run.tenant_id,
+        run.session_id,
+        lifecycle=SessionLifecycle.LIVE,
+        update_time=case((sessions.c.lifecycle != SessionLifecycle.LIVE, Now()), else_=sessions.c.update_time),
+    )
+    turn = _turn(run.tenant_id, run.session_id, number, harness, runner_store)
+    connection.execute(insert(turns).values(**turn, run_id=run.run_id, run_turn=run.turn))
+    return number
+
+
+def _next_number(connection: Connection, tenant_id: str, session_id: str, **values: Any) -> int:
+    """The next number of the (locked) session, with other columns set beside it."""
     number: int = connection.execute(
         update(sessions)
-        .where(sessions.c.tenant_id == run.tenant_id, sessions.c.session_id == run.session_id)
-        .values(
-            last_turn_number=sessions.c.last_turn_number + 1,
-            lifecycle=SessionLifecycle.LIVE,
-            update_time=case((sessions.c.lifecycle != SessionLifecycle.LIVE, Now()), else_=sessions.c.update_time),
-        )
+        .where(sessions.c.tenant_id == tenant_id, sessions.c.session_id == session_id)
+        .values(last_turn_number=sessions.c.last_turn_number + 1, **values)
         .returning(sessions.c.last_turn_number)
     ).scalar_one()
-    connection.execute(
-        insert(turns).values(
-            tenant_id=run.tenant_id,
-            session_id=run.session_id,
-            turn_number=number,
-            run_id=run.run_id,
-            run_turn=run.turn,
-            harness=harness,
-            runner_store=runner_store,
-            begin_time=Now(),
-        )
-    )
     return number
+
+
+def _turn(tenant_id: str, session_id: str, number: int, harness: str, runner_store: str) -> dict[str, Any]:
+    return {
+        "tenant_id": tenant_id,
+        "session_id": session_id,
+        "turn_number": number,
+        "harness": harness,
+        "runner_store": runner_store,
+        "begin_time": Now(),
+    }

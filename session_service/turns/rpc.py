@@ -1,7 +1,6 @@
 """TurnService: translates the runner's calls; decides nothing."""
 
 from sqlalchemy import Connection
-from turnkeeper.v1 import error_reason_pb2 as reasons
 from turnkeeper.v1 import run_pb2
 from turnkeeper.v1.turn_service_pb2 import (
     BeginToolCallRequest,
@@ -13,13 +12,19 @@ from turnkeeper.v1.turn_service_pb2 import (
     RecordedToolResult,
     ReportTurnStoppedRequest,
     ReportTurnStoppedResponse,
+    ResolveTurnContextRequest,
+    ResolveTurnContextResponse,
 )
-from turnkeeper.wire.context import Call, TokenKind
-from turnkeeper.wire.errors import Refused, invalid
+from turnkeeper.wire.context import Call
+from turnkeeper.wire.errors import invalid
 
+from session_service.agents.rpc import reference_of
+from session_service.facts.logic import resolve_direct_turn, resolve_run_turn
+from session_service.facts.model import DirectTurn
+from session_service.facts.rpc import turn_context_proto
 from session_service.runs.model import ToolCallState
 from session_service.storage.write import Storage
-from session_service.turns.begin import begin_turn
+from session_service.turns.begin import begin_direct_turn, begin_turn
 from session_service.turns.hold import hold_any
 from session_service.turns.ledger import CallStart, begin_tool_call, finish_tool_call
 from session_service.turns.record import take_report
@@ -34,13 +39,26 @@ class TurnServicer:
         self._storage = storage
 
     async def BeginTurn(self, request: BeginTurnRequest, call: Call) -> BeginTurnResponse:
-        """SPEC 3.4."""
-        if call.context.kind is not TokenKind.RUN:
-            raise Refused(reasons.ERROR_REASON_UNIMPLEMENTED)
-        if request.session_id:
-            raise invalid("session_id", "must be empty with a run token")
-        number = await begin_turn(self._storage, call.context, request.harness, request.runner_store)
+        """SPEC 3.4, 9.7."""
+        of_run = call.context.run is not None
+        if bool(request.session_id) is of_run:
+            raise invalid("session_id", "must be empty with a run token" if of_run else "is required with a user token")
+        harness, store = request.harness, request.runner_store
+        if of_run:
+            number = await begin_turn(self._storage, call.context, harness, store)
+        else:
+            number = await begin_direct_turn(self._storage, call.context, request.session_id, harness, store)
         return BeginTurnResponse(turn_number=number)
+
+    async def ResolveTurnContext(self, request: ResolveTurnContextRequest, call: Call) -> ResolveTurnContextResponse:
+        """SPEC 6, 7.1, 7.2."""
+        if call.context.run is None:
+            found = await resolve_direct_turn(self._storage, call.context, _direct_turn(request))
+        else:
+            for field, _ in request.ListFields():
+                raise invalid(field.name, "must be empty with a run token")
+            found = await resolve_run_turn(self._storage, call.context)
+        return turn_context_proto(call.context, found)
 
     async def BeginToolCall(self, request: BeginToolCallRequest, call: Call) -> BeginToolCallResponse:
         """SPEC 3.6."""
@@ -79,6 +97,15 @@ class TurnServicer:
 
         await self._storage.write(call.context.tenant_id, change)
         return ReportTurnStoppedResponse()
+
+
+def _direct_turn(request: ResolveTurnContextRequest) -> DirectTurn:
+    return DirectTurn(
+        session_id=request.session_id or None,
+        turn_number=request.turn_number,
+        references=[reference_of(reference) for reference in request.references],
+        config_json=request.config_json or None,
+    )
 
 
 def _ended_state(field: str, state: run_pb2.ToolCallState.ValueType) -> ToolCallState:

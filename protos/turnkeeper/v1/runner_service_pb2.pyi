@@ -81,7 +81,9 @@ class TurnStart(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     input: _builtins.str
-    """The user's message; for a run the prompt comes from the stored history, which ends with it."""
+    """The user's message. For a run the prompt comes from the stored history, which ends with it; for a direct turn this is
+    the whole prompt.
+    """
     config_json: _builtins.str
     """The whole config as JSON text."""
     turn: _builtins.int

@@ -43,6 +43,10 @@ class _ResolveOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resolv
     """A half could not be read; the other stands."""
     RESOLVE_OUTCOME_AMBIGUOUS: _ResolveOutcome.ValueType  # 3
     """The references name more than one agent: there is no agent identity."""
+    RESOLVE_OUTCOME_DENIED: _ResolveOutcome.ValueType  # 4
+    """The caller may read neither half."""
+    RESOLVE_OUTCOME_FAILED: _ResolveOutcome.ValueType  # 5
+    """Neither half could be read."""
 
 class ResolveOutcome(_ResolveOutcome, metaclass=_ResolveOutcomeEnumTypeWrapper):
     """How well the reading went."""
@@ -55,6 +59,10 @@ RESOLVE_OUTCOME_PARTIAL: ResolveOutcome.ValueType  # 2
 """A half could not be read; the other stands."""
 RESOLVE_OUTCOME_AMBIGUOUS: ResolveOutcome.ValueType  # 3
 """The references name more than one agent: there is no agent identity."""
+RESOLVE_OUTCOME_DENIED: ResolveOutcome.ValueType  # 4
+"""The caller may read neither half."""
+RESOLVE_OUTCOME_FAILED: ResolveOutcome.ValueType  # 5
+"""Neither half could be read."""
 Global___ResolveOutcome: _TypeAlias = ResolveOutcome  # noqa: Y015
 
 @_typing.final
@@ -65,8 +73,14 @@ class ResolveTurnContextRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     REFERENCES_FIELD_NUMBER: _builtins.int
+    TURN_NUMBER_FIELD_NUMBER: _builtins.int
+    CONFIG_JSON_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """A direct turn's session; may be empty."""
+    turn_number: _builtins.int
+    """The number that BeginTurn answered to this direct turn; 0 without a session."""
+    config_json: _builtins.str
+    """A direct turn's config as JSON text; the service decides whether it is a draft of what the references name."""
     @_builtins.property
     def references(self) -> _containers.RepeatedCompositeFieldContainer[_reference_pb2.Reference]:
         """A direct turn's references."""
@@ -76,10 +90,12 @@ class ResolveTurnContextRequest(_message.Message):
         *,
         session_id: _builtins.str = ...,
         references: _abc.Iterable[_reference_pb2.Reference] | None = ...,
+        turn_number: _builtins.int = ...,
+        config_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["references", b"references", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "references", b"references", "session_id", b"session_id", "turn_number", b"turn_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
