@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import ServiceDescriptor
+from hypothesis import settings
 from joserfc.jwk import KeySet, OKPKey
 from turnkeeper.v1 import (
     admin_service_pb2,
@@ -28,6 +29,10 @@ from turnkeeper.wire.serving import Listen, Server, serve
 from turnkeeper.wire.tokens import Trust, Verifier
 
 from tests.fixtures.issuer import Issuer
+
+# How long an example takes says nothing on a shared machine.
+settings.register_profile("wire", deadline=None)
+settings.load_profile("wire")
 
 SERVICES: tuple[ServiceDescriptor, ...] = tuple(
     service

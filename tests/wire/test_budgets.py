@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from typing import ClassVar
 
 import pytest
 from turnkeeper.wire.budgets import Detached, parse_budget, within
@@ -24,6 +25,8 @@ def test_a_budget_is_in_seconds(text: str, seconds: float) -> None:
 class Work:
     """Work that waits at a gate, and may take its time to notice that it was cancelled."""
 
+    made: ClassVar[list["Work"]] = []
+
     def __init__(self, *, stubborn: bool = False) -> None:
         self.gate = asyncio.Event()
         self.entered = asyncio.Event()
@@ -31,6 +34,7 @@ class Work:
         self.noticed = asyncio.Event()
         self.stubborn = stubborn
         self.cancelled = 0
+        Work.made.append(self)
 
     async def __call__(self) -> str:
         self.entered.set()
@@ -46,6 +50,14 @@ class Work:
                         raise
         finally:
             self.ended.set()
+
+
+@pytest.fixture(autouse=True)
+async def _no_work_is_left() -> AsyncIterator[None]:
+    """Stubborn work that a failed test left behind would keep the loop from closing."""
+    yield
+    while Work.made:
+        Work.made.pop().gate.set()
 
 
 @pytest.mark.spec("6.5")

@@ -36,7 +36,10 @@ _log = structlog.get_logger("turnkeeper.calls")
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Authenticates, authorises, validates, hands over a `Call`, maps errors and logs one line per call."""
+    """Authenticates, authorises, validates, hands over a `Call`, maps errors and logs one line per call.
+
+    One for each server: it keeps the handlers of the server that it works for.
+    """
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
