@@ -1,3 +1,9 @@
 """Where the fixtures that everything uses are found."""
 
-pytest_plugins = ["tests.fixtures.databases", "tests.fixtures.issuer", "tests.fixtures.pair", "tests.fixtures.aimock"]
+pytest_plugins = [
+    "tests.fixtures.databases",
+    "tests.fixtures.issuer",
+    "tests.fixtures.pair",
+    "tests.fixtures.processes",
+    "tests.fixtures.aimock",
+]

@@ -1,8 +1,9 @@
-"""A link between two services that a test can cut: TCP forwarded both ways."""
+"""A link between two services that a test can cut or hold: TCP forwarded both ways."""
 
 import asyncio
 
 from tests.far.listener import Listener
+from tests.far.log import PATIENCE_SECONDS, Log
 
 
 class Link(Listener):
@@ -13,7 +14,22 @@ class Link(Listener):
         host, _, port = target.rpartition(":")
         self._host, self._port = host, int(port)
         self._cut = False
+        self._open = asyncio.Event()
+        self._open.set()
+        self._withheld: Log[int] = Log("data on a held link")
         self._writers: set[asyncio.StreamWriter] = set()
+
+    def hold(self) -> None:
+        """From now on nothing gets through; what is sent waits here, in order."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Forwards what waited, and whatever comes."""
+        self._open.set()
+
+    async def withheld(self, number: int = 1, *, within: float = PATIENCE_SECONDS) -> None:
+        """Returns once so many pieces of data have had to wait."""
+        await self._withheld.at(number, within=within)
 
     def cut(self) -> None:
         """Breaks what is connected, and every connection to come."""
@@ -37,18 +53,20 @@ class Link(Listener):
         ends = {writer, far_writer}
         self._writers |= ends
         try:
-            await asyncio.gather(_forward(reader, far_writer), _forward(far_reader, writer))
+            await asyncio.gather(self._forward(reader, far_writer), self._forward(far_reader, writer))
         finally:
             self._writers -= ends
             far_writer.transport.abort()
 
-
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass  # the other end of a cut link
-    finally:
-        writer.transport.abort()
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                if not self._open.is_set():
+                    self._withheld.append(len(data))
+                    await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass  # the other end of a cut link
+        finally:
+            writer.transport.abort()
