@@ -136,6 +136,7 @@ runs = Table(
     Index("uq_runs_live", "tenant_id", "session_id", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
     Index(
         "ix_runs_queue",
+        "tenant_id",
         "available_time",
         sqlite_where=text("state = 'QUEUED'"),
         postgresql_where=text("state = 'QUEUED'"),

@@ -159,7 +159,9 @@ def upgrade() -> None:
     )
     op.create_index("ix_runs_leased", "runs", ["lease_expire_time"], sqlite_where=_LIVE, postgresql_where=_LIVE)
     op.create_index("ix_runs_list", "runs", ["tenant_id", "create_time", "run_id"])
-    op.create_index("ix_runs_queue", "runs", ["available_time"], sqlite_where=_QUEUED, postgresql_where=_QUEUED)
+    op.create_index(
+        "ix_runs_queue", "runs", ["tenant_id", "available_time"], sqlite_where=_QUEUED, postgresql_where=_QUEUED
+    )
     op.create_index("ix_runs_session", "runs", ["tenant_id", "session_id", "queue_position"])
     op.create_index(
         "uq_runs_live", "runs", ["tenant_id", "session_id"], unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
