@@ -110,7 +110,7 @@ def _told() -> Iterator[None]:
         for each in error.errors(include_input=False, include_url=False, include_context=False):
             name = ".".join(str(part) for part in each["loc"])
             where = f"setting {name} ({ENV_PREFIX}{name.upper()}): " if name else ""
-            typer.echo(f"session-service: {where}{each['msg']}; see --help", err=True)
+            typer.echo(f"session-service: {where}{each['msg'].removeprefix('Value error, ')}; see --help", err=True)
         raise typer.Exit(2) from None
     except Refused:
         typer.echo("session-service: the database is not available", err=True)

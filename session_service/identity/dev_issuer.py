@@ -4,7 +4,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from joserfc import jwt
@@ -29,10 +30,11 @@ class DevIssuer:
         directory.mkdir(parents=True, exist_ok=True)
         key_path, jwks_path = directory / _KEY_FILE, directory / _JWKS_FILE
         if not key_path.exists():
-            _write_once(key_path, json.dumps(new_signing_key().as_dict(private=True)), 0o600)
+            _write(key_path, json.dumps(new_signing_key().as_dict(private=True)), 0o600, os.link)
         key = OKPKey.import_key(json.loads(key_path.read_text()))
-        if not jwks_path.exists():
-            _write_once(jwks_path, json.dumps(KeySet([key]).as_dict(private=False)), 0o644)
+        public = json.dumps(KeySet([key]).as_dict(private=False))
+        if not jwks_path.exists() or jwks_path.read_text() != public:
+            _write(jwks_path, public, 0o644, os.replace)
         return cls(key, jwks_path)
 
     def token(
@@ -62,15 +64,14 @@ class DevIssuer:
         return jwt.encode(header, claims, self._key, algorithms=["Ed25519"])
 
 
-def _write_once(path: Path, content: str, mode: int) -> None:
-    """Writes the file whole or not at all, unless somebody else was first."""
+def _write(path: Path, content: str, mode: int, place: Callable[[Path, Path], None]) -> None:
+    """Writes the file whole or not at all; `place` links (the first writer wins) or replaces (the last one does)."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "w") as file:
             file.write(content)
-        os.link(draft, path)
-    except FileExistsError:
-        pass  # another process won; its key is the one
+        with suppress(FileExistsError):  # another process won; its key is the one
+            place(draft, path)
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)

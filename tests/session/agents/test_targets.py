@@ -113,6 +113,7 @@ async def test_references_that_mean_nothing_start_nothing(pair: Pair) -> None:
         "flow artifact boreas, flow variant atlas/brief": "REFERENCE_INCOHERENT",
         "flow artifact boreas, flow revision atlas/brief/0": "REFERENCE_INCOHERENT",
         "flow variant atlas/default, flow revision atlas/brief/0": "REFERENCE_INCOHERENT",
+        "flow variant atlas/default, flow revision boreas/default/0": "REFERENCE_INCOHERENT",
         "app variant atlas/default, flow variant atlas/brief": "REFERENCE_INCOHERENT",
         "flow revision atlas/default/0, eval revision atlas/default/1": "REFERENCE_INCOHERENT",
         "app artifact atlas, flow artifact boreas": "AGENT_AMBIGUOUS",

@@ -11,6 +11,7 @@ from turnkeeper.v1.identity_service_pb2 import WhoAmIRequest
 from turnkeeper.wire.serving import ServingError
 
 from session_service.app import session_app
+from session_service.identity.dev_issuer import DevIssuer
 from session_service.settings import Settings
 from session_service.storage import migrate
 from tests.fixtures.client import Client
@@ -116,3 +117,17 @@ def test_every_setting_is_a_flag_and_a_variable_in_the_help(tmp_path: Path) -> N
         assert f"--{name.replace('_', '-')}" in done.stdout
         assert f"TURNKEEPER_SESSION_{name.upper()}" in done.stdout
         assert field.description
+
+
+def test_the_laptops_key_is_made_once_and_its_jwks_follows_it(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def jwks() -> str:
+        return DevIssuer.open(tmp_path).jwks_path.read_text()
+
+    with ThreadPoolExecutor(8) as threads:
+        [first] = set(threads.map(lambda _: jwks(), range(8)))
+    assert jwks() == first
+    (tmp_path / "dev-issuer.jwk").unlink()
+    assert jwks() != first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev-issuer.jwk", "dev-issuer.jwks.json"]

@@ -116,7 +116,8 @@ async def test_methods_take_the_kinds_of_token_that_they_name(pair: Pair) -> Non
     with refused("TOKEN_KIND_REFUSED"):
         await runner.sessions.ListSessions(ListSessionsRequest())
     with refused("TOKEN_KIND_REFUSED"):
-        await runner.sessions.AppendMessage(AppendMessageRequest(session_id=session_id, role=MESSAGE_ROLE_USER, text="x"))
+        request = AppendMessageRequest(session_id=session_id, role=MESSAGE_ROLE_USER, text="x")
+        await runner.sessions.AppendMessage(request)
     with refused("UNAUTHENTICATED"):  # its audience is the runner
         await service.sessions.GetSession(GetSessionRequest(session_id=session_id))
 
@@ -161,8 +162,8 @@ async def test_a_missing_scope_is_said_before_anything_is_looked_up(pair: Pair) 
         assert refusal.detail.metadata == {"scope": "sessions:read"}
 
 
-async def test_a_token_of_the_laptops_issuer_is_no_other_clients(pair: Pair, storage: Storage) -> None:
-    """What a run's token says of its owner is compared too: a foreign user's session stays unseen."""
+@pytest.mark.spec("1.7")
+async def test_a_run_token_sees_only_what_its_user_sees(pair: Pair, storage: Storage) -> None:
     ada: Client = pair.client()
     session_id = await new_session(ada)
     keys = await load_keys(storage)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import grpc
 import pytest
 from turnkeeper.v1 import session_pb2
+from turnkeeper.v1.agent_service_pb2 import ListAgentsRequest
 from turnkeeper.v1.session_service_pb2 import (
     AppendMessageRequest,
     CreateSessionRequest,
@@ -280,5 +281,7 @@ async def test_a_page_token_is_its_callers_and_its_lists(pair: Pair) -> None:
     await refuse(ada, ListSessionsRequest(page_token=token, include_provisional=True))
     with refused("INVALID_FIELD"):
         await ada.sessions.ListMessages(ListMessagesRequest(session_id=session_id, page_token=token))
+    with refused("INVALID_FIELD"):
+        await ada.agents.ListAgents(ListAgentsRequest(page_token=token))
     # Another page size of the same list is no other list.
     assert len((await ada.sessions.ListSessions(ListSessionsRequest(page_size=9, page_token=token))).sessions) == 2
