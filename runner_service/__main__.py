@@ -60,7 +60,7 @@ def _options() -> inspect.Signature:
     parameters = []
     for name, field in Settings.model_fields.items():
         flag = field.annotation is bool
-        shown = "" if field.default in (None, "", ()) or flag else f" Default: {field.default}."
+        shown = "" if flag or field.default_factory or field.default in (None, ()) else f" Default: {field.default}."
         option = typer.Option(
             f"--{name.replace('_', '-')}", envvar=list(variables(name)), help=f"{field.description}{shown}"
         )

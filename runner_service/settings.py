@@ -1,5 +1,6 @@
 """The runner service's settings: environment variables and flags, nowhere else read."""
 
+import socket
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
@@ -46,7 +47,12 @@ class Settings(BaseSettings):
     gate_address: str | None = Field(
         default=None, description="host:port that `wait_gate` of scripts connects to; for tests."
     )
-    store_id: str = Field(default="", max_length=255, description="Id of the store that keeps harness sessions.")
+    store_id: str = Field(
+        default_factory=socket.gethostname,
+        min_length=1,
+        max_length=255,
+        description="Id of the store that keeps harness sessions. Default: the host's name.",
+    )
     stop_grace_seconds: float = Field(
         default=3.0,
         gt=0,

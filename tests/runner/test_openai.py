@@ -235,7 +235,8 @@ async def test_utf8_split_between_packets_arrives_whole(direct: Direct, model: M
 @pytest.mark.spec("3.7")
 async def test_a_model_that_says_nothing_in_time(direct: Direct, model: ModelServer) -> None:
     model.queue([m.Raw(b": still here\n\n"), m.Delta({"role": "assistant", "content": ""})], m.hold(Gate()))
-    events = await direct(openai_config(limits={"first_token_seconds": 0.3}))
+    async with asyncio.timeout(3):
+        events = await direct(openai_config(limits={"first_token_seconds": 0.3}))
     assert failure_of(events) == UPSTREAM
     await model.disconnected(within=1.0)
     assert len(model.requests) == 1
@@ -244,7 +245,8 @@ async def test_a_model_that_says_nothing_in_time(direct: Direct, model: ModelSer
 @pytest.mark.spec("3.7")
 async def test_a_model_call_that_takes_too_long(direct: Direct, model: ModelServer) -> None:
     model.queue(m.text("Once"), m.hold(Gate()))
-    events = await direct(openai_config(limits={"model_call_seconds": 0.4, "first_token_seconds": 0.3}))
+    async with asyncio.timeout(3):
+        events = await direct(openai_config(limits={"model_call_seconds": 0.4, "first_token_seconds": 0.3}))
     assert (text_of(events), failure_of(events)) == ("Once", UPSTREAM)
     await model.disconnected(within=1.0)
 

@@ -407,6 +407,7 @@ class Deaf(Stubborn):
 async def test_a_harness_that_catches_the_cancellation_is_stopped_all_the_same(
     start_runner: StartRunner, sessions: FarSession, harness: type[Harness]
 ) -> None:
+    Deaf.asked = 0
     config = json.dumps({"schema_version": 1, "harness": "stubborn"})
     async with (
         start_runner(harnesses={"stubborn": harness}) as runner,
@@ -420,6 +421,20 @@ async def test_a_harness_that_catches_the_cancellation_is_stopped_all_the_same(
         assert Deaf.asked == 0
         # The runner is as well as before.
         assert failure_of(await ended(Dispatch(client, scripted({"text": "x"})))) == ""
+
+
+@pytest.mark.spec("3.7")
+async def test_after_its_time_a_turn_asks_no_model_whatever_its_harness_does(
+    start_runner: StartRunner, sessions: FarSession
+) -> None:
+    Deaf.asked = 0
+    config = json.dumps({"schema_version": 1, "harness": "deaf", "limits": {"turn_seconds": 0.2}})
+    async with (
+        start_runner(harnesses={"deaf": Deaf}) as runner,
+        Client(sessions.address, runner.address, sessions.run_token()) as client,
+    ):
+        assert failure_of(await ended(Dispatch(client, config))) == "FAILURE_REASON_TURN_TIMEOUT"
+    assert Deaf.asked == 0
 
 
 class Broken(Stubborn):
