@@ -2,11 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
+from turnkeeper.v1 import error_reason_pb2
 from turnkeeper.v1 import runner_service_pb2 as runner
+from turnkeeper.wire.configs import parse_tool
 from turnkeeper.wire.context import Call
-from turnkeeper.wire.errors import invalid
+from turnkeeper.wire.errors import Refused, invalid
+from turnkeeper.wire.json_text import parse
 
+from runner_service.context.body import Unresolved, bind, to_json
+from runner_service.context.values import context_values
 from runner_service.harnesses.registry import Registry
 from runner_service.turns.turns import Turns
 
@@ -40,6 +46,18 @@ class RunnerServicer:
                 for name, harness in self._registry.all()
             ]
         )
+
+    async def BindToolBody(self, request: runner.BindToolBodyRequest, call: Call) -> runner.BindToolBodyResponse:
+        """Binds a body and sends nothing."""
+        tool = parse_tool(request.tool_json)
+        # The edge takes objects only.
+        arguments = cast(dict[str, Any], parse(request.arguments_json or "{}"))
+        try:
+            body = bind(tool, arguments, context_values(request.run_context))
+        except Unresolved as error:
+            reason = error_reason_pb2.ERROR_REASON_TOOL_BINDING_UNRESOLVED
+            raise Refused(reason, metadata={"path": error.path}) from None
+        return runner.BindToolBodyResponse(body_json=to_json(body))
 
 
 async def _start(requests: AsyncIterator[runner.ExecuteTurnRequest]) -> runner.TurnStart:

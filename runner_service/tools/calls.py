@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnkeeper.v1 import run_pb2
+from turnkeeper.v1 import error_reason_pb2, facts_pb2, run_pb2
 from turnkeeper.v1 import turn_service_pb2 as turns
 from turnkeeper.wire.configs import Effect, ToolConfig
+from turnkeeper.wire.errors import reason_name
 from turnkeeper.wire.json_text import JsonError, parse
 from turnkeeper.wire.text import cut, repair
 
+from runner_service.context.body import Unresolved, bind
+from runner_service.context.values import context_values
 from runner_service.tools.http import HttpTools
 from runner_service.tools.ledger import Ledger
 from runner_service.tools.model import ToolRequest, ToolResult, failed
@@ -23,17 +26,18 @@ MAX_MODEL_CALL_ID = 255
 MALFORMED_BYTES = 2000
 _NOT_IN_NAMES = re.compile("[^a-zA-Z0-9_-]")
 MAX_NAME = 64
+UNRESOLVED = reason_name(error_reason_pb2.ERROR_REASON_TOOL_BINDING_UNRESOLVED)
 INTERRUPTED = "interrupted"
 """What a model is told of a call that has no result (SPEC 2.7)."""
 
 
 @dataclass(slots=True)
 class _Judged:
-    """A request after judgement: a tool to call with its arguments, or what to tell the model instead."""
+    """A request after judgement: a tool to call with its body, or what to tell the model instead."""
 
     name: str
     arguments_json: str
-    arguments: dict[str, Any]
+    body: dict[str, Any]
     tool: ToolConfig | None
     refusal: str = ""
 
@@ -65,7 +69,12 @@ class ToolCalls:
         self._http = http
         self._flush = flush
         self._check = check
+        self._context: Mapping[str, Any] = {}
         self._open: dict[str, _OpenCall] = {}
+
+    def bind_from(self, run_context: facts_pb2.RunContext) -> None:
+        """Sets what bindings take their values from. Until then, every binding is unresolved."""
+        self._context = context_values(run_context)
 
     async def make(self, step: int, requests: Sequence[ToolRequest]) -> list[ToolResult]:
         """Makes the calls of one step side by side; the results are in the order of the requests."""
@@ -75,7 +84,7 @@ class ToolCalls:
 
     async def _make(self, step: int, index: int, request: ToolRequest) -> ToolResult:
         call_id = f"{self._attempt}.{step}.{index}"
-        judged = judge(request, self._tools)
+        judged = judge(request, self._tools, self._context)
         after_event = await self._flush()
         await self._check()
         call = self._open[call_id] = _OpenCall()
@@ -103,7 +112,7 @@ class ToolCalls:
         await self._check()
         call.sent = True
         try:
-            return await self._http.call(judged.tool, judged.arguments, idempotency_key)
+            return await self._http.call(judged.tool, judged.body, idempotency_key)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -131,21 +140,26 @@ class ToolCalls:
         return [_finish(each.call_id, ToolResult(each.state, INTERRUPTED)) for each in self.stopped()]
 
 
-def judge(request: ToolRequest, tools: Mapping[str, ToolConfig]) -> _Judged:
-    """What is to be done with a request; whatever a model wrote, what is recorded of it is well formed."""
+def judge(request: ToolRequest, tools: Mapping[str, ToolConfig], context: Mapping[str, Any]) -> _Judged:
+    """What is to be done with a request; whatever a model wrote, what is recorded of it is well formed.
+
+    `context` holds the values of the run context; what the model wrote is recorded as it is, without them.
+    """
     name = sayable(request.name)
     tool = tools.get(request.name)
     arguments, complaint = read_arguments(request.arguments_json)
     if arguments is None:
         return _Judged(name, well_formed(request.arguments_json), {}, None, f"The arguments {complaint}.")
-    judged = _Judged(name, request.arguments_json.strip() or "{}", arguments, tool)
+    judged = _Judged(name, request.arguments_json.strip() or "{}", {}, tool)
     if tool is None:
         judged.refusal = f"There is no tool {name!r}. The tools are: {', '.join(sorted(tools)) or 'none'}."
-    elif tool.bindings:
-        path = min(tool.bindings)
-        judged.refusal = f"TOOL_BINDING_UNRESOLVED: {path} has no value in the run context. No request was sent."
-    elif tool.needs_approval:
-        judged.refusal = "The tool needs a human's approval, which cannot be asked for. No request was sent."
+    else:
+        try:
+            judged.body = bind(tool, arguments, context)
+        except Unresolved as error:
+            judged.refusal = f"{UNRESOLVED}: {error.path} has no value in the run context. No request was sent."
+        if tool.needs_approval and not judged.refusal:
+            judged.refusal = "The tool needs a human's approval, which cannot be asked for. No request was sent."
     if judged.refusal:
         judged.tool = None
     return judged

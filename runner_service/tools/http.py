@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -11,8 +11,8 @@ from turnkeeper.v1 import run_pb2
 from turnkeeper.wire.configs import Effect, ToolConfig
 from turnkeeper.wire.text import cut, repair
 
+from runner_service.context.body import to_json
 from runner_service.tools.address import AddressRefused, fill, origin_of
-from runner_service.tools.body import compose
 from runner_service.tools.model import ToolResult, failed
 
 CONNECT_SECONDS = 10.0
@@ -43,10 +43,10 @@ class HttpTools:
         """Closes what is still open."""
         await self._client.aclose()
 
-    async def call(self, tool: ToolConfig, arguments: dict[str, Any], idempotency_key: str) -> ToolResult:
-        """Makes the call and answers what the model is told; only a cancellation is raised."""
+    async def call(self, tool: ToolConfig, body: Mapping[str, Any], idempotency_key: str) -> ToolResult:
+        """Sends a bound body and answers what the model is told; only a cancellation is raised."""
         try:
-            request = self._request(tool, arguments, idempotency_key)
+            request = self._request(tool, dict(body), idempotency_key)
         except AddressRefused as error:
             return failed(f"The call was refused: {error}.")
         # Once the request may have left, a READ tool failed, but another may have taken effect.
@@ -61,15 +61,14 @@ class HttpTools:
         except httpx2.RequestError:
             return ToolResult(broken, "The connection to the tool broke before its answer was whole.")
 
-    def _request(self, tool: ToolConfig, arguments: dict[str, Any], idempotency_key: str) -> httpx2.Request:
-        body = compose(arguments, tool.args_into, tool.body)
+    def _request(self, tool: ToolConfig, body: dict[str, Any], idempotency_key: str) -> httpx2.Request:
         url = fill(tool.http.url, body, self._origins)
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         if tool.http.method == "GET":
             return self._client.build_request("GET", _with_query(url, body), headers=headers)
         if tool.http.method == "DELETE" and not body:
             return self._client.build_request("DELETE", url, headers=headers)
-        content = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        content = to_json(body).encode()
         headers["Content-Type"] = "application/json"
         return self._client.build_request(tool.http.method, url, headers=headers, content=content)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from turnkeeper.wire.configs import ToolConfig
 
+from runner_service.context.schema import strip_schema
 from runner_service.tools.model import OfferedTool
 
 
@@ -13,5 +14,8 @@ def allowed(tools: Iterable[ToolConfig], scopes: frozenset[str]) -> Mapping[str,
 
 
 def offered(tools: Iterable[ToolConfig]) -> tuple[OfferedTool, ...]:
-    """The tools as a model sees them."""
-    return tuple(OfferedTool(tool.name, tool.description, dict(tool.input_schema)) for tool in tools)
+    """The tools as a model sees them: without the fields that the server binds (SPEC 7.6)."""
+    return tuple(
+        OfferedTool(tool.name, tool.description, strip_schema(tool.input_schema, tool.bindings, tool.args_into))
+        for tool in tools
+    )

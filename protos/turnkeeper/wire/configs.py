@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 
 from turnkeeper.v1 import error_reason_pb2
-from turnkeeper.wire import json_text
+from turnkeeper.wire import bindings, json_text
 from turnkeeper.wire.errors import MAX_VIOLATIONS, FieldViolation, Refused
 from turnkeeper.wire.json_text import JsonValue
 
@@ -158,30 +158,56 @@ class Config:
 
 def parse_config(text: str) -> Config:
     """Reads a config; Refused CONFIG_INVALID names what is wrong by its place, as in `config_json.tools[0].name`."""
+    return _config(_read(text, ROOT, "", _config_faults))
+
+
+def parse_tool(text: str, root: str = "tool_json") -> ToolConfig:
+    """Reads one tool as it stands in a config; Refused CONFIG_INVALID as for a config, with places under `root`."""
+    return _tool(_read(text, root, "tool", _tool_faults))
+
+
+def _read(
+    text: str, root: str, definition: str, faults: Callable[[dict[str, Any], str], Iterator[FieldViolation]]
+) -> dict[str, Any]:
     try:
         read = json_text.parse(text)
     except json_text.JsonError as error:
-        raise _invalid([FieldViolation(ROOT, str(error))]) from None
-    violations = _first(MAX_VIOLATIONS, _violations(read))
+        raise _invalid([FieldViolation(root, str(error))]) from None
+    violations = _first(MAX_VIOLATIONS, _violations(read, root, definition, faults))
     if violations or not isinstance(read, dict):
         raise _invalid(violations)
-    return _config(read)
+    return read
 
 
-def _violations(read: JsonValue) -> Iterator[FieldViolation]:
+def _violations(
+    read: JsonValue, root: str, definition: str, faults: Callable[[dict[str, Any], str], Iterator[FieldViolation]]
+) -> Iterator[FieldViolation]:
     sound = True
-    for error in _validator().iter_errors(read):
+    for error in _validator(definition).iter_errors(read):
         sound = False
-        yield FieldViolation(_path(error), _description(error))
+        yield FieldViolation(root + _path(error), _description(error))
     if any("\x00" in string for string in json_text.strings(read)):
-        yield FieldViolation(ROOT, "must not contain NUL")
+        yield FieldViolation(root, "must not contain NUL")
     if sound and isinstance(read, dict):
-        names: set[str] = set()
-        tools: Any = read.get("tools", [])
-        for index, tool in enumerate(tools):
-            if tool["name"] in names:
-                yield FieldViolation(f"{ROOT}.tools[{index}].name", "is the name of another tool too")
-            names.add(tool["name"])
+        yield from faults(read, root)
+
+
+def _config_faults(read: dict[str, Any], root: str) -> Iterator[FieldViolation]:
+    """What no schema can say: of tools among each other, and of each."""
+    names: set[str] = set()
+    for index, tool in enumerate(read.get("tools", [])):
+        place = f"{root}.tools[{index}]"
+        if tool["name"] in names:
+            yield FieldViolation(f"{place}.name", "is the name of another tool too")
+        names.add(tool["name"])
+        yield from _tool_faults(tool, place)
+
+
+def _tool_faults(tool: dict[str, Any], place: str) -> Iterator[FieldViolation]:
+    if "args_into" in tool and (fault := bindings.path_fault(tool["args_into"])) is not None:
+        yield FieldViolation(f"{place}.args_into", fault)
+    for path, fault in bindings.faults(tool.get("bindings", {})):
+        yield FieldViolation(f"{place}.bindings{_part(path, quoted=True)}", fault)
 
 
 def _first(count: int, violations: Iterator[FieldViolation]) -> list[FieldViolation]:
@@ -195,9 +221,12 @@ def _first(count: int, violations: Iterator[FieldViolation]) -> list[FieldViolat
 
 
 @cache
-def _validator() -> Any:
+def _validator(definition: str) -> Any:
+    """Of a whole config, or of one of the schema's definitions."""
     schema = json.loads(resources.files(__package__).joinpath("config_v1.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
+    if definition:
+        schema = {"$ref": f"#/$defs/{definition}", "$defs": schema["$defs"]}
     return validators.extend(Draft202012Validator, {"pattern": _pattern})(schema)  # type: ignore[no-untyped-call]
 
 
@@ -208,7 +237,15 @@ def _pattern(_validator: Any, pattern: str, instance: object, _schema: object) -
 
 
 def _path(error: ValidationError) -> str:
-    return ROOT + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    parts = list(error.absolute_path)
+    # The keys of bindings are dotted paths themselves.
+    return "".join(_part(part, quoted="bindings" in parts[:index]) for index, part in enumerate(parts))
+
+
+def _part(part: str | int, *, quoted: bool) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f"[{json.dumps(part, ensure_ascii=False)}]" if quoted else f".{part}"
 
 
 def _description(error: ValidationError) -> str:
