@@ -1,5 +1,6 @@
 """Builds the session service: the only place that picks real dependencies."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -76,9 +77,10 @@ async def session_app(settings: Settings) -> AsyncIterator[SessionApp]:
         keys = await load_keys(storage)
         channel = open_channel(settings.runner_target, tls_ca=settings.runner_tls_ca)
         stack.push_async_callback(channel.close)
+        stopping = asyncio.Event()
         verifier = Verifier([users, run_trust(KeySource.fixed(keys.jwks()))])
         server = await stack.enter_async_context(
-            serve(listen, _servicers(storage, keys, settings), CallInterceptor(verifier), CLOSE_SECONDS)
+            serve(listen, _servicers(storage, keys, settings, stopping), CallInterceptor(verifier), CLOSE_SECONDS)
         )
         terms = _lease_terms(settings)
         sweeper = Sweeper(
@@ -97,7 +99,8 @@ async def session_app(settings: Settings) -> AsyncIterator[SessionApp]:
         )
         await stack.enter_async_context(sweeper.running())
         await stack.enter_async_context(dispatcher.running(max(0.0, settings.shutdown_grace_seconds - CLOSE_SECONDS)))
-        stack.push_async_callback(server.drain)  # the first to run at the end: turns still need the server
+        stack.push_async_callback(server.drain)  # before anything stops: turns still need the server
+        stack.callback(stopping.set)
         yield SessionApp(server.address, storage)
 
 
@@ -149,7 +152,9 @@ def _user_trust(settings: Settings, listen: Listen) -> Trust:
     return user_trust(settings.user_issuer, settings.user_audience, KeySource.file(issuer.jwks_path))
 
 
-def _servicers(storage: Storage, keys: KeyRing, settings: Settings) -> Mapping[ServiceDescriptor, object]:
+def _servicers(
+    storage: Storage, keys: KeyRing, settings: Settings, stopping: asyncio.Event
+) -> Mapping[ServiceDescriptor, object]:
     """Every service of the contract that is ours; one without a servicer answers UNIMPLEMENTED."""
     pages = PageTokens(keys.page_key)
     limits = RunLimits(max_queued=settings.max_queued, default_timeout=microseconds(settings.run_seconds))
@@ -160,7 +165,7 @@ def _servicers(storage: Storage, keys: KeyRing, settings: Settings) -> Mapping[S
 
     return {
         service(session_service_pb2, "SessionService"): SessionServicer(storage, pages),
-        service(run_service_pb2, "RunService"): RunServicer(storage, pages, limits),
+        service(run_service_pb2, "RunService"): RunServicer(storage, pages, limits, stopping),
         service(turn_service_pb2, "TurnService"): TurnServicer(storage),
         service(agent_service_pb2, "AgentService"): AgentServicer(storage, pages),
         service(identity_service_pb2, "IdentityService"): IdentityServicer(keys),

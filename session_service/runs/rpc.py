@@ -1,5 +1,6 @@
 """RunService: translates; decides nothing."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -36,11 +37,14 @@ from session_service.times import timestamp
 class RunServicer:
     """Starts, reads, watches and cancels runs."""
 
-    def __init__(self, storage: Storage, pages: PageTokens, limits: RunLimits) -> None:
-        self._storage, self._pages, self._limits = storage, pages, limits
+    def __init__(self, storage: Storage, pages: PageTokens, limits: RunLimits, stopping: asyncio.Event) -> None:
+        """Once `stopping` is set, new starts are refused."""
+        self._storage, self._pages, self._limits, self._stopping = storage, pages, limits, stopping
 
     async def StartRun(self, request: StartRunRequest, call: Call) -> StartRunResponse:
-        """SPEC 2.1-2.6."""
+        """SPEC 2.1-2.6, 11.4."""
+        if self._stopping.is_set():
+            raise Refused(reasons.ERROR_REASON_SHUTTING_DOWN)
         timeout = request.timeout.ToMicroseconds() if request.HasField("timeout") else self._limits.default_timeout
         order = StartOrder(
             session_id=request.session_id,
