@@ -23,7 +23,6 @@ from tests.fixtures.journeys import (
     scripted,
     start,
     state_reached,
-    states,
     text_of,
     texts,
     until,

@@ -14,6 +14,7 @@ from tests.fixtures.journeys import (
     follow,
     messages,
     new_session,
+    refused,
     start,
     start_request,
     states,
@@ -101,10 +102,10 @@ async def test_new_starts_are_refused_while_the_session_service_ends(processes: 
     await terminated(processes.session)
     click = start_request(session_id)
 
-    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+    with refused("SHUTTING_DOWN") as refusal:
         await ada.runs.StartRun(click)
 
-    assert refusal.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert refusal.code == grpc.StatusCode.UNAVAILABLE
     assert await processes.session.exit_code() == 0
     await processes.session.start()
     ada = processes.client()
