@@ -189,12 +189,17 @@ class UpdateAgentRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     AUTOMATIC_NAME_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent's UUID."""
     name: _builtins.str
     """The new name, 1-200 code points after trimming; empty with "name" in the mask takes the name away."""
     automatic_name: _builtins.bool
     """Says that a program chose the name; a user's name then stays (NAME_SET_BY_USER). Implied by a run token."""
+    tool_call_id: _builtins.str
+    """The built-in tool call that renames, when a run token does: the change and the call's result are stored in one
+    transaction, and a repetition changes nothing. Must be empty with a user token.
+    """
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Which fields to change: "name". Empty or anything else is refused."""
@@ -206,10 +211,11 @@ class UpdateAgentRequest(_message.Message):
         name: _builtins.str = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         automatic_name: _builtins.bool = ...,
+        tool_call_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "automatic_name", b"automatic_name", "name", b"name", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "automatic_name", b"automatic_name", "name", b"name", "tool_call_id", b"tool_call_id", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -222,6 +228,9 @@ class UpdateAgentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
+    TOOL_RESULT_FIELD_NUMBER: _builtins.int
+    tool_result: _builtins.str
+    """With a tool_call_id: what is recorded as the result of that call, which has SUCCEEDED."""
     @_builtins.property
     def agent(self) -> _agent_pb2.Agent:
         """The agent."""
@@ -230,10 +239,11 @@ class UpdateAgentResponse(_message.Message):
         self,
         *,
         agent: _agent_pb2.Agent | None = ...,
+        tool_result: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "tool_result", b"tool_result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from turnkeeper.v1 import session_pb2 as turnkeeper_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#turnkeeper/v1/session_service.proto\x12\rturnkeeper.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bturnkeeper/v1/session.proto\"P\n\x14\x43reateSessionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x16\n\x0e\x61utomatic_name\x18\x03 \x01(\x08\"@\n\x15\x43reateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\"F\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1d\n\x15include_harness_state\x18\x02 \x01(\x08\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\"+\n\x15RestoreSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"A\n\x16RestoreSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\"Y\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x1b\n\x13include_provisional\x18\x03 \x01(\x08\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.turnkeeper.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x81\x01\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x16\n\x0e\x61utomatic_name\x18\x04 \x01(\x08\"@\n\x15UpdateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"\xa1\x01\n\x13ShareSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\x07user_id\x18\x02 \x01(\tH\x00\x12\x0e\n\x04role\x18\x03 \x01(\tH\x00\x12\x34\n\npermission\x18\x04 \x01(\x0e\x32 .turnkeeper.v1.SessionPermission\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\t\n\x07grantee\"\xc9\x01\n\x0cSessionShare\x12\x10\n\x08share_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x11\n\x07user_id\x18\x03 \x01(\tH\x00\x12\x0e\n\x04role\x18\x04 \x01(\tH\x00\x12\x34\n\npermission\x18\x05 \x01(\x0e\x32 .turnkeeper.v1.SessionPermission\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07grantee\"B\n\x14ShareSessionResponse\x12*\n\x05share\x18\x01 \x01(\x0b\x32\x1b.turnkeeper.v1.SessionShare\"=\n\x15UnshareSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08share_id\x18\x02 \x01(\t\"\x18\n\x16UnshareSessionResponse\"U\n\x18ListSessionSharesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"a\n\x19ListSessionSharesResponse\x12+\n\x06shares\x18\x01 \x03(\x0b\x32\x1b.turnkeeper.v1.SessionShare\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"v\n\x14\x41ppendMessageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.turnkeeper.v1.MessageRole\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"@\n\x15\x41ppendMessageResponse\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Message\"j\n\x13ListMessagesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x18\n\x10prompt_of_run_id\x18\x04 \x01(\t\"Y\n\x14ListMessagesResponse\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.turnkeeper.v1.Message\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x8f\x01\n\x11SessionPermission\x12\"\n\x1eSESSION_PERMISSION_UNSPECIFIED\x10\x00\x12\x1b\n\x17SESSION_PERMISSION_VIEW\x10\x01\x12\x1a\n\x16SESSION_PERMISSION_RUN\x10\x02\x12\x1d\n\x19SESSION_PERMISSION_MANAGE\x10\x03\x32\x84\x08\n\x0eSessionService\x12Z\n\rCreateSession\x12#.turnkeeper.v1.CreateSessionRequest\x1a$.turnkeeper.v1.CreateSessionResponse\x12Q\n\nGetSession\x12 .turnkeeper.v1.GetSessionRequest\x1a!.turnkeeper.v1.GetSessionResponse\x12]\n\x0eRestoreSession\x12$.turnkeeper.v1.RestoreSessionRequest\x1a%.turnkeeper.v1.RestoreSessionResponse\x12W\n\x0cListSessions\x12\".turnkeeper.v1.ListSessionsRequest\x1a#.turnkeeper.v1.ListSessionsResponse\x12Z\n\rUpdateSession\x12#.turnkeeper.v1.UpdateSessionRequest\x1a$.turnkeeper.v1.UpdateSessionResponse\x12Z\n\rDeleteSession\x12#.turnkeeper.v1.DeleteSessionRequest\x1a$.turnkeeper.v1.DeleteSessionResponse\x12W\n\x0cShareSession\x12\".turnkeeper.v1.ShareSessionRequest\x1a#.turnkeeper.v1.ShareSessionResponse\x12]\n\x0eUnshareSession\x12$.turnkeeper.v1.UnshareSessionRequest\x1a%.turnkeeper.v1.UnshareSessionResponse\x12\x66\n\x11ListSessionShares\x12\'.turnkeeper.v1.ListSessionSharesRequest\x1a(.turnkeeper.v1.ListSessionSharesResponse\x12Z\n\rAppendMessage\x12#.turnkeeper.v1.AppendMessageRequest\x1a$.turnkeeper.v1.AppendMessageResponse\x12W\n\x0cListMessages\x12\".turnkeeper.v1.ListMessagesRequest\x1a#.turnkeeper.v1.ListMessagesResponseBF\n\x11\x64\x65v.turnkeeper.v1B\x13SessionServiceProtoP\x01Z\x1aturnkeeper/v1;turnkeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#turnkeeper/v1/session_service.proto\x12\rturnkeeper.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bturnkeeper/v1/session.proto\"P\n\x14\x43reateSessionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x16\n\x0e\x61utomatic_name\x18\x03 \x01(\x08\"@\n\x15\x43reateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\"F\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1d\n\x15include_harness_state\x18\x02 \x01(\x08\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\"+\n\x15RestoreSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"A\n\x16RestoreSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\"Y\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x1b\n\x13include_provisional\x18\x03 \x01(\x08\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.turnkeeper.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x97\x01\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x16\n\x0e\x61utomatic_name\x18\x04 \x01(\x08\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\"U\n\x15UpdateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Session\x12\x13\n\x0btool_result\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"\xa1\x01\n\x13ShareSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\x07user_id\x18\x02 \x01(\tH\x00\x12\x0e\n\x04role\x18\x03 \x01(\tH\x00\x12\x34\n\npermission\x18\x04 \x01(\x0e\x32 .turnkeeper.v1.SessionPermission\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\t\n\x07grantee\"\xc9\x01\n\x0cSessionShare\x12\x10\n\x08share_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x11\n\x07user_id\x18\x03 \x01(\tH\x00\x12\x0e\n\x04role\x18\x04 \x01(\tH\x00\x12\x34\n\npermission\x18\x05 \x01(\x0e\x32 .turnkeeper.v1.SessionPermission\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07grantee\"B\n\x14ShareSessionResponse\x12*\n\x05share\x18\x01 \x01(\x0b\x32\x1b.turnkeeper.v1.SessionShare\"=\n\x15UnshareSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08share_id\x18\x02 \x01(\t\"\x18\n\x16UnshareSessionResponse\"U\n\x18ListSessionSharesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"a\n\x19ListSessionSharesResponse\x12+\n\x06shares\x18\x01 \x03(\x0b\x32\x1b.turnkeeper.v1.SessionShare\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"v\n\x14\x41ppendMessageRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.turnkeeper.v1.MessageRole\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"@\n\x15\x41ppendMessageResponse\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.turnkeeper.v1.Message\"j\n\x13ListMessagesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x18\n\x10prompt_of_run_id\x18\x04 \x01(\t\"Y\n\x14ListMessagesResponse\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.turnkeeper.v1.Message\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x8f\x01\n\x11SessionPermission\x12\"\n\x1eSESSION_PERMISSION_UNSPECIFIED\x10\x00\x12\x1b\n\x17SESSION_PERMISSION_VIEW\x10\x01\x12\x1a\n\x16SESSION_PERMISSION_RUN\x10\x02\x12\x1d\n\x19SESSION_PERMISSION_MANAGE\x10\x03\x32\x84\x08\n\x0eSessionService\x12Z\n\rCreateSession\x12#.turnkeeper.v1.CreateSessionRequest\x1a$.turnkeeper.v1.CreateSessionResponse\x12Q\n\nGetSession\x12 .turnkeeper.v1.GetSessionRequest\x1a!.turnkeeper.v1.GetSessionResponse\x12]\n\x0eRestoreSession\x12$.turnkeeper.v1.RestoreSessionRequest\x1a%.turnkeeper.v1.RestoreSessionResponse\x12W\n\x0cListSessions\x12\".turnkeeper.v1.ListSessionsRequest\x1a#.turnkeeper.v1.ListSessionsResponse\x12Z\n\rUpdateSession\x12#.turnkeeper.v1.UpdateSessionRequest\x1a$.turnkeeper.v1.UpdateSessionResponse\x12Z\n\rDeleteSession\x12#.turnkeeper.v1.DeleteSessionRequest\x1a$.turnkeeper.v1.DeleteSessionResponse\x12W\n\x0cShareSession\x12\".turnkeeper.v1.ShareSessionRequest\x1a#.turnkeeper.v1.ShareSessionResponse\x12]\n\x0eUnshareSession\x12$.turnkeeper.v1.UnshareSessionRequest\x1a%.turnkeeper.v1.UnshareSessionResponse\x12\x66\n\x11ListSessionShares\x12\'.turnkeeper.v1.ListSessionSharesRequest\x1a(.turnkeeper.v1.ListSessionSharesResponse\x12Z\n\rAppendMessage\x12#.turnkeeper.v1.AppendMessageRequest\x1a$.turnkeeper.v1.AppendMessageResponse\x12W\n\x0cListMessages\x12\".turnkeeper.v1.ListMessagesRequest\x1a#.turnkeeper.v1.ListMessagesResponseBF\n\x11\x64\x65v.turnkeeper.v1B\x13SessionServiceProtoP\x01Z\x1aturnkeeper/v1;turnkeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'turnkeeper.v1.session_servi
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021dev.turnkeeper.v1B\023SessionServiceProtoP\001Z\032turnkeeper/v1;turnkeeperv1'
-  _globals['_SESSIONPERMISSION']._serialized_start=2091
-  _globals['_SESSIONPERMISSION']._serialized_end=2234
+  _globals['_SESSIONPERMISSION']._serialized_start=2134
+  _globals['_SESSIONPERMISSION']._serialized_end=2277
   _globals['_CREATESESSIONREQUEST']._serialized_start=150
   _globals['_CREATESESSIONREQUEST']._serialized_end=230
   _globals['_CREATESESSIONRESPONSE']._serialized_start=232
@@ -54,35 +54,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSESSIONSRESPONSE']._serialized_start=636
   _globals['_LISTSESSIONSRESPONSE']._serialized_end=725
   _globals['_UPDATESESSIONREQUEST']._serialized_start=728
-  _globals['_UPDATESESSIONREQUEST']._serialized_end=857
-  _globals['_UPDATESESSIONRESPONSE']._serialized_start=859
-  _globals['_UPDATESESSIONRESPONSE']._serialized_end=923
-  _globals['_DELETESESSIONREQUEST']._serialized_start=925
-  _globals['_DELETESESSIONREQUEST']._serialized_end=967
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=969
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=992
-  _globals['_SHARESESSIONREQUEST']._serialized_start=995
-  _globals['_SHARESESSIONREQUEST']._serialized_end=1156
-  _globals['_SESSIONSHARE']._serialized_start=1159
-  _globals['_SESSIONSHARE']._serialized_end=1360
-  _globals['_SHARESESSIONRESPONSE']._serialized_start=1362
-  _globals['_SHARESESSIONRESPONSE']._serialized_end=1428
-  _globals['_UNSHARESESSIONREQUEST']._serialized_start=1430
-  _globals['_UNSHARESESSIONREQUEST']._serialized_end=1491
-  _globals['_UNSHARESESSIONRESPONSE']._serialized_start=1493
-  _globals['_UNSHARESESSIONRESPONSE']._serialized_end=1517
-  _globals['_LISTSESSIONSHARESREQUEST']._serialized_start=1519
-  _globals['_LISTSESSIONSHARESREQUEST']._serialized_end=1604
-  _globals['_LISTSESSIONSHARESRESPONSE']._serialized_start=1606
-  _globals['_LISTSESSIONSHARESRESPONSE']._serialized_end=1703
-  _globals['_APPENDMESSAGEREQUEST']._serialized_start=1705
-  _globals['_APPENDMESSAGEREQUEST']._serialized_end=1823
-  _globals['_APPENDMESSAGERESPONSE']._serialized_start=1825
-  _globals['_APPENDMESSAGERESPONSE']._serialized_end=1889
-  _globals['_LISTMESSAGESREQUEST']._serialized_start=1891
-  _globals['_LISTMESSAGESREQUEST']._serialized_end=1997
-  _globals['_LISTMESSAGESRESPONSE']._serialized_start=1999
-  _globals['_LISTMESSAGESRESPONSE']._serialized_end=2088
-  _globals['_SESSIONSERVICE']._serialized_start=2237
-  _globals['_SESSIONSERVICE']._serialized_end=3265
+  _globals['_UPDATESESSIONREQUEST']._serialized_end=879
+  _globals['_UPDATESESSIONRESPONSE']._serialized_start=881
+  _globals['_UPDATESESSIONRESPONSE']._serialized_end=966
+  _globals['_DELETESESSIONREQUEST']._serialized_start=968
+  _globals['_DELETESESSIONREQUEST']._serialized_end=1010
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=1012
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=1035
+  _globals['_SHARESESSIONREQUEST']._serialized_start=1038
+  _globals['_SHARESESSIONREQUEST']._serialized_end=1199
+  _globals['_SESSIONSHARE']._serialized_start=1202
+  _globals['_SESSIONSHARE']._serialized_end=1403
+  _globals['_SHARESESSIONRESPONSE']._serialized_start=1405
+  _globals['_SHARESESSIONRESPONSE']._serialized_end=1471
+  _globals['_UNSHARESESSIONREQUEST']._serialized_start=1473
+  _globals['_UNSHARESESSIONREQUEST']._serialized_end=1534
+  _globals['_UNSHARESESSIONRESPONSE']._serialized_start=1536
+  _globals['_UNSHARESESSIONRESPONSE']._serialized_end=1560
+  _globals['_LISTSESSIONSHARESREQUEST']._serialized_start=1562
+  _globals['_LISTSESSIONSHARESREQUEST']._serialized_end=1647
+  _globals['_LISTSESSIONSHARESRESPONSE']._serialized_start=1649
+  _globals['_LISTSESSIONSHARESRESPONSE']._serialized_end=1746
+  _globals['_APPENDMESSAGEREQUEST']._serialized_start=1748
+  _globals['_APPENDMESSAGEREQUEST']._serialized_end=1866
+  _globals['_APPENDMESSAGERESPONSE']._serialized_start=1868
+  _globals['_APPENDMESSAGERESPONSE']._serialized_end=1932
+  _globals['_LISTMESSAGESREQUEST']._serialized_start=1934
+  _globals['_LISTMESSAGESREQUEST']._serialized_end=2040
+  _globals['_LISTMESSAGESRESPONSE']._serialized_start=2042
+  _globals['_LISTMESSAGESRESPONSE']._serialized_end=2131
+  _globals['_SESSIONSERVICE']._serialized_start=2280
+  _globals['_SESSIONSERVICE']._serialized_end=3308
 # @@protoc_insertion_point(module_scope)

@@ -273,12 +273,17 @@ class UpdateSessionRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     AUTOMATIC_NAME_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session's UUID."""
     name: _builtins.str
     """The new name, 1-200 code points after trimming; empty with "name" in the mask takes the name away."""
     automatic_name: _builtins.bool
     """Says that a program chose the name; a user's name then stays (NAME_SET_BY_USER). Implied by a run token."""
+    tool_call_id: _builtins.str
+    """The built-in tool call that renames, when a run token does: the change and the call's result are stored in one
+    transaction, and a repetition changes nothing. Must be empty with a user token.
+    """
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Which fields to change: "name". Empty or anything else is refused."""
@@ -290,10 +295,11 @@ class UpdateSessionRequest(_message.Message):
         name: _builtins.str = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         automatic_name: _builtins.bool = ...,
+        tool_call_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic_name", b"automatic_name", "name", b"name", "session_id", b"session_id", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic_name", b"automatic_name", "name", b"name", "session_id", b"session_id", "tool_call_id", b"tool_call_id", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -306,6 +312,9 @@ class UpdateSessionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
+    TOOL_RESULT_FIELD_NUMBER: _builtins.int
+    tool_result: _builtins.str
+    """With a tool_call_id: what is recorded as the result of that call, which has SUCCEEDED."""
     @_builtins.property
     def session(self) -> _session_pb2.Session:
         """The session."""
@@ -314,10 +323,11 @@ class UpdateSessionResponse(_message.Message):
         self,
         *,
         session: _session_pb2.Session | None = ...,
+        tool_result: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "tool_result", b"tool_result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

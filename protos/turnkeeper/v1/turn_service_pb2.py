@@ -28,7 +28,7 @@ from turnkeeper.v1 import run_pb2 as turnkeeper_dot_v1_dot_run__pb2
 from turnkeeper.v1 import turn_event_pb2 as turnkeeper_dot_v1_dot_turn__event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n turnkeeper/v1/turn_service.proto\x12\rturnkeeper.v1\x1a\x19turnkeeper/v1/facts.proto\x1a\x1dturnkeeper/v1/reference.proto\x1a\x17turnkeeper/v1/run.proto\x1a\x1eturnkeeper/v1/turn_event.proto\"\x87\x01\n\x19ResolveTurnContextRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12,\n\nreferences\x18\x02 \x03(\x0b\x32\x18.turnkeeper.v1.Reference\x12\x13\n\x0bturn_number\x18\x03 \x01(\x03\x12\x13\n\x0b\x63onfig_json\x18\x04 \x01(\t\"\xa1\x01\n\x1aResolveTurnContextResponse\x12#\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x14.turnkeeper.v1.Facts\x12.\n\x0brun_context\x18\x02 \x01(\x0b\x32\x19.turnkeeper.v1.RunContext\x12.\n\x07outcome\x18\x03 \x01(\x0e\x32\x1d.turnkeeper.v1.ResolveOutcome\"M\n\x10\x42\x65ginTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07harness\x18\x02 \x01(\t\x12\x14\n\x0crunner_store\x18\x03 \x01(\t\"(\n\x11\x42\x65ginTurnResponse\x12\x13\n\x0bturn_number\x18\x01 \x01(\x03\"\x93\x01\n\x14\x42\x65ginToolCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x11\n\ttool_name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x15\n\rmodel_call_id\x18\x04 \x01(\t\x12\x13\n\x0bside_effect\x18\x05 \x01(\x08\x12\x13\n\x0b\x61\x66ter_event\x18\x06 \x01(\x03\"\x80\x01\n\x15\x42\x65ginToolCallResponse\x12:\n\x0frecorded_result\x18\x01 \x01(\x0b\x32!.turnkeeper.v1.RecordedToolResult\x12\x12\n\ntool_token\x18\x02 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\"Q\n\x12RecordedToolResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.turnkeeper.v1.ToolCallState\x12\x0e\n\x06result\x18\x02 \x01(\t\"e\n\x15\x46inishToolCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.turnkeeper.v1.ToolCallState\x12\x0e\n\x06result\x18\x03 \x01(\t\"\x18\n\x16\x46inishToolCallResponse\"\x80\x01\n\x18ReportTurnStoppedRequest\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.turnkeeper.v1.TurnEvent\x12:\n\x12stopped_tool_calls\x18\x02 \x03(\x0b\x32\x1e.turnkeeper.v1.StoppedToolCall\"O\n\x0fStoppedToolCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.turnkeeper.v1.ToolCallState\"\x1b\n\x19ReportTurnStoppedResponse\"7\n\x14ResolveSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\ttool_name\x18\x02 \x01(\t\"&\n\x15ResolveSecretResponse\x12\r\n\x05value\x18\x01 \x01(\x0c*\xbd\x01\n\x0eResolveOutcome\x12\x1f\n\x1bRESOLVE_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12RESOLVE_OUTCOME_OK\x10\x01\x12\x1b\n\x17RESOLVE_OUTCOME_PARTIAL\x10\x02\x12\x1d\n\x19RESOLVE_OUTCOME_AMBIGUOUS\x10\x03\x12\x1a\n\x16RESOLVE_OUTCOME_DENIED\x10\x04\x12\x1a\n\x16RESOLVE_OUTCOME_FAILED\x10\x05\x32\xc7\x04\n\x0bTurnService\x12i\n\x12ResolveTurnContext\x12(.turnkeeper.v1.ResolveTurnContextRequest\x1a).turnkeeper.v1.ResolveTurnContextResponse\x12N\n\tBeginTurn\x12\x1f.turnkeeper.v1.BeginTurnRequest\x1a .turnkeeper.v1.BeginTurnResponse\x12Z\n\rBeginToolCall\x12#.turnkeeper.v1.BeginToolCallRequest\x1a$.turnkeeper.v1.BeginToolCallResponse\x12]\n\x0e\x46inishToolCall\x12$.turnkeeper.v1.FinishToolCallRequest\x1a%.turnkeeper.v1.FinishToolCallResponse\x12\x66\n\x11ReportTurnStopped\x12\'.turnkeeper.v1.ReportTurnStoppedRequest\x1a(.turnkeeper.v1.ReportTurnStoppedResponse\x12Z\n\rResolveSecret\x12#.turnkeeper.v1.ResolveSecretRequest\x1a$.turnkeeper.v1.ResolveSecretResponseBC\n\x11\x64\x65v.turnkeeper.v1B\x10TurnServiceProtoP\x01Z\x1aturnkeeper/v1;turnkeeperv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n turnkeeper/v1/turn_service.proto\x12\rturnkeeper.v1\x1a\x19turnkeeper/v1/facts.proto\x1a\x1dturnkeeper/v1/reference.proto\x1a\x17turnkeeper/v1/run.proto\x1a\x1eturnkeeper/v1/turn_event.proto\"\x87\x01\n\x19ResolveTurnContextRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12,\n\nreferences\x18\x02 \x03(\x0b\x32\x18.turnkeeper.v1.Reference\x12\x13\n\x0bturn_number\x18\x03 \x01(\x03\x12\x13\n\x0b\x63onfig_json\x18\x04 \x01(\t\"\xa1\x01\n\x1aResolveTurnContextResponse\x12#\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x14.turnkeeper.v1.Facts\x12.\n\x0brun_context\x18\x02 \x01(\x0b\x32\x19.turnkeeper.v1.RunContext\x12.\n\x07outcome\x18\x03 \x01(\x0e\x32\x1d.turnkeeper.v1.ResolveOutcome\"M\n\x10\x42\x65ginTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07harness\x18\x02 \x01(\t\x12\x14\n\x0crunner_store\x18\x03 \x01(\t\"(\n\x11\x42\x65ginTurnResponse\x12\x13\n\x0bturn_number\x18\x01 \x01(\x03\"\xa5\x01\n\x14\x42\x65ginToolCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x11\n\ttool_name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x15\n\rmodel_call_id\x18\x04 \x01(\t\x12\x13\n\x0bside_effect\x18\x05 \x01(\x08\x12\x13\n\x0b\x61\x66ter_event\x18\x06 \x01(\x03\x12\x10\n\x08identity\x18\x07 \x01(\x08\"\x80\x01\n\x15\x42\x65ginToolCallResponse\x12:\n\x0frecorded_result\x18\x01 \x01(\x0b\x32!.turnkeeper.v1.RecordedToolResult\x12\x12\n\ntool_token\x18\x02 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\"Q\n\x12RecordedToolResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.turnkeeper.v1.ToolCallState\x12\x0e\n\x06result\x18\x02 \x01(\t\"e\n\x15\x46inishToolCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.turnkeeper.v1.ToolCallState\x12\x0e\n\x06result\x18\x03 \x01(\t\"\x18\n\x16\x46inishToolCallResponse\"\x80\x01\n\x18ReportTurnStoppedRequest\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.turnkeeper.v1.TurnEvent\x12:\n\x12stopped_tool_calls\x18\x02 \x03(\x0b\x32\x1e.turnkeeper.v1.StoppedToolCall\"O\n\x0fStoppedToolCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.turnkeeper.v1.ToolCallState\"\x1b\n\x19ReportTurnStoppedResponse\"7\n\x14ResolveSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\ttool_name\x18\x02 \x01(\t\"&\n\x15ResolveSecretResponse\x12\r\n\x05value\x18\x01 \x01(\x0c*\xbd\x01\n\x0eResolveOutcome\x12\x1f\n\x1bRESOLVE_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12RESOLVE_OUTCOME_OK\x10\x01\x12\x1b\n\x17RESOLVE_OUTCOME_PARTIAL\x10\x02\x12\x1d\n\x19RESOLVE_OUTCOME_AMBIGUOUS\x10\x03\x12\x1a\n\x16RESOLVE_OUTCOME_DENIED\x10\x04\x12\x1a\n\x16RESOLVE_OUTCOME_FAILED\x10\x05\x32\xc7\x04\n\x0bTurnService\x12i\n\x12ResolveTurnContext\x12(.turnkeeper.v1.ResolveTurnContextRequest\x1a).turnkeeper.v1.ResolveTurnContextResponse\x12N\n\tBeginTurn\x12\x1f.turnkeeper.v1.BeginTurnRequest\x1a .turnkeeper.v1.BeginTurnResponse\x12Z\n\rBeginToolCall\x12#.turnkeeper.v1.BeginToolCallRequest\x1a$.turnkeeper.v1.BeginToolCallResponse\x12]\n\x0e\x46inishToolCall\x12$.turnkeeper.v1.FinishToolCallRequest\x1a%.turnkeeper.v1.FinishToolCallResponse\x12\x66\n\x11ReportTurnStopped\x12\'.turnkeeper.v1.ReportTurnStoppedRequest\x1a(.turnkeeper.v1.ReportTurnStoppedResponse\x12Z\n\rResolveSecret\x12#.turnkeeper.v1.ResolveSecretRequest\x1a$.turnkeeper.v1.ResolveSecretResponseBC\n\x11\x64\x65v.turnkeeper.v1B\x10TurnServiceProtoP\x01Z\x1aturnkeeper/v1;turnkeeperv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'turnkeeper.v1.turn_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\021dev.turnkeeper.v1B\020TurnServiceProtoP\001Z\032turnkeeper/v1;turnkeeperv1'
-  _globals['_RESOLVEOUTCOME']._serialized_start=1421
-  _globals['_RESOLVEOUTCOME']._serialized_end=1610
+  _globals['_RESOLVEOUTCOME']._serialized_start=1439
+  _globals['_RESOLVEOUTCOME']._serialized_end=1628
   _globals['_RESOLVETURNCONTEXTREQUEST']._serialized_start=167
   _globals['_RESOLVETURNCONTEXTREQUEST']._serialized_end=302
   _globals['_RESOLVETURNCONTEXTRESPONSE']._serialized_start=305
@@ -47,25 +47,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BEGINTURNRESPONSE']._serialized_start=547
   _globals['_BEGINTURNRESPONSE']._serialized_end=587
   _globals['_BEGINTOOLCALLREQUEST']._serialized_start=590
-  _globals['_BEGINTOOLCALLREQUEST']._serialized_end=737
-  _globals['_BEGINTOOLCALLRESPONSE']._serialized_start=740
-  _globals['_BEGINTOOLCALLRESPONSE']._serialized_end=868
-  _globals['_RECORDEDTOOLRESULT']._serialized_start=870
-  _globals['_RECORDEDTOOLRESULT']._serialized_end=951
-  _globals['_FINISHTOOLCALLREQUEST']._serialized_start=953
-  _globals['_FINISHTOOLCALLREQUEST']._serialized_end=1054
-  _globals['_FINISHTOOLCALLRESPONSE']._serialized_start=1056
-  _globals['_FINISHTOOLCALLRESPONSE']._serialized_end=1080
-  _globals['_REPORTTURNSTOPPEDREQUEST']._serialized_start=1083
-  _globals['_REPORTTURNSTOPPEDREQUEST']._serialized_end=1211
-  _globals['_STOPPEDTOOLCALL']._serialized_start=1213
-  _globals['_STOPPEDTOOLCALL']._serialized_end=1292
-  _globals['_REPORTTURNSTOPPEDRESPONSE']._serialized_start=1294
-  _globals['_REPORTTURNSTOPPEDRESPONSE']._serialized_end=1321
-  _globals['_RESOLVESECRETREQUEST']._serialized_start=1323
-  _globals['_RESOLVESECRETREQUEST']._serialized_end=1378
-  _globals['_RESOLVESECRETRESPONSE']._serialized_start=1380
-  _globals['_RESOLVESECRETRESPONSE']._serialized_end=1418
-  _globals['_TURNSERVICE']._serialized_start=1613
-  _globals['_TURNSERVICE']._serialized_end=2196
+  _globals['_BEGINTOOLCALLREQUEST']._serialized_end=755
+  _globals['_BEGINTOOLCALLRESPONSE']._serialized_start=758
+  _globals['_BEGINTOOLCALLRESPONSE']._serialized_end=886
+  _globals['_RECORDEDTOOLRESULT']._serialized_start=888
+  _globals['_RECORDEDTOOLRESULT']._serialized_end=969
+  _globals['_FINISHTOOLCALLREQUEST']._serialized_start=971
+  _globals['_FINISHTOOLCALLREQUEST']._serialized_end=1072
+  _globals['_FINISHTOOLCALLRESPONSE']._serialized_start=1074
+  _globals['_FINISHTOOLCALLRESPONSE']._serialized_end=1098
+  _globals['_REPORTTURNSTOPPEDREQUEST']._serialized_start=1101
+  _globals['_REPORTTURNSTOPPEDREQUEST']._serialized_end=1229
+  _globals['_STOPPEDTOOLCALL']._serialized_start=1231
+  _globals['_STOPPEDTOOLCALL']._serialized_end=1310
+  _globals['_REPORTTURNSTOPPEDRESPONSE']._serialized_start=1312
+  _globals['_REPORTTURNSTOPPEDRESPONSE']._serialized_end=1339
+  _globals['_RESOLVESECRETREQUEST']._serialized_start=1341
+  _globals['_RESOLVESECRETREQUEST']._serialized_end=1396
+  _globals['_RESOLVESECRETRESPONSE']._serialized_start=1398
+  _globals['_RESOLVESECRETRESPONSE']._serialized_end=1436
+  _globals['_TURNSERVICE']._serialized_start=1631
+  _globals['_TURNSERVICE']._serialized_end=2214
 # @@protoc_insertion_point(module_scope)

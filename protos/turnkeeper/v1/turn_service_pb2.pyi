@@ -199,6 +199,7 @@ class BeginToolCallRequest(_message.Message):
     MODEL_CALL_ID_FIELD_NUMBER: _builtins.int
     SIDE_EFFECT_FIELD_NUMBER: _builtins.int
     AFTER_EVENT_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
     """The runner's id of the call: attempt.step.index."""
     tool_name: _builtins.str
@@ -213,6 +214,8 @@ class BeginToolCallRequest(_message.Message):
     """The number of the last turn event that the runner sent before the call. The call's event must come after it, so the
     runner waits for its `stored`.
     """
+    identity: _builtins.bool
+    """Asks for a tool_token. Refused unless the run's own config marks this tool `identity`."""
     def __init__(
         self,
         *,
@@ -222,10 +225,11 @@ class BeginToolCallRequest(_message.Message):
         model_call_id: _builtins.str = ...,
         side_effect: _builtins.bool = ...,
         after_event: _builtins.int = ...,
+        identity: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event", b"after_event", "arguments_json", b"arguments_json", "call_id", b"call_id", "model_call_id", b"model_call_id", "side_effect", b"side_effect", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event", b"after_event", "arguments_json", b"arguments_json", "call_id", b"call_id", "identity", b"identity", "model_call_id", b"model_call_id", "side_effect", b"side_effect", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,7 +245,10 @@ class BeginToolCallResponse(_message.Message):
     TOOL_TOKEN_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     tool_token: _builtins.str
-    """For a tool marked `identity`: a 60-second JWT that the tool can verify with GetVerificationKeys."""
+    """For a tool marked `identity`, if asked for: a 60-second JWT (typ "tool+jwt") that the tool can verify with
+    GetVerificationKeys. Its claims: aud (the tool's name), sub (the user), tenant_id, roles, run_id. It goes out with the
+    call as its bearer token and nowhere else.
+    """
     idempotency_key: _builtins.str
     """For a side-effecting call: what to send outward as Idempotency-Key. The same for every repetition of this call."""
     @_builtins.property

@@ -1,5 +1,6 @@
 """An agent's config: JSON text in, frozen values out, or CONFIG_INVALID saying where (config_v1.schema.json)."""
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,11 +10,14 @@ from functools import cache
 from importlib import resources
 from typing import Any, TypeAlias
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 
 from turnkeeper.v1 import error_reason_pb2
 from turnkeeper.wire import bindings, json_text
+from turnkeeper.wire.builtins import BUILTINS
 from turnkeeper.wire.errors import MAX_VIOLATIONS, FieldViolation, Refused
 from turnkeeper.wire.json_text import JsonValue
 
@@ -57,11 +61,26 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class GrpcMethod:
+    """The unary method that a tool calls: "host:port", "package.Service/Method", and how its messages are known.
+
+    `descriptor_set` is a serialized FileDescriptorSet; None when the server is to be asked by reflection.
+    """
+
+    target: str
+    method: str
+    descriptor_set: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """One tool. `args_into` and the keys of `bindings` are dotted paths in the body of the request."""
+    """One tool: exactly one of `http`, `grpc` and `builtin` says what it calls.
+
+    `args_into` and the keys of `bindings` are dotted paths in the body of the request.
+    """
 
     name: str
-    http: HttpRequest
+    http: HttpRequest | None = None
     description: str = ""
     input_schema: JsonObject = field(default_factory=dict)
     effect: Effect = Effect.WRITE
@@ -71,6 +90,9 @@ class ToolConfig:
     args_into: str | None = None
     body: JsonObject | None = None
     bindings: Mapping[str, str] = field(default_factory=dict)
+    grpc: GrpcMethod | None = None
+    builtin: bool = False
+    identity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +230,11 @@ def _tool_faults(tool: dict[str, Any], place: str) -> Iterator[FieldViolation]:
         yield FieldViolation(f"{place}.args_into", fault)
     for path, fault in bindings.faults(tool.get("bindings", {})):
         yield FieldViolation(f"{place}.bindings{_part(path, quoted=True)}", fault)
+    if "descriptor_set" in tool.get("grpc", {}):
+        try:
+            FileDescriptorSet.FromString(_grpc(tool["grpc"]).descriptor_set or b"")
+        except (ValueError, DecodeError):
+            yield FieldViolation(f"{place}.grpc.descriptor_set", "must be a FileDescriptorSet in base64")
 
 
 def _first(count: int, violations: Iterator[FieldViolation]) -> list[FieldViolation]:
@@ -269,6 +296,7 @@ def _description(error: ValidationError) -> str:
         "minItems": "must not be empty",
         "maxItems": f"must have at most {limit} items",
         "minProperties": "must have exactly one key",
+        "oneOf": "must have exactly one of http, grpc, builtin",
         "maxProperties": f"must have at most {limit} keys",
     }
     return texts.get(str(error.validator), "breaks the config schema")
@@ -292,10 +320,24 @@ def _config(read: dict[str, Any]) -> Config:
 
 
 def _tool(read: dict[str, Any]) -> ToolConfig:
-    given = dict(read, http=HttpRequest(**read["http"]))
+    given = dict(read)
+    if "http" in read:
+        given["http"] = HttpRequest(**read["http"])
+    if "grpc" in read:
+        given["grpc"] = _grpc(read["grpc"])
     given["effect"] = Effect(read.get("effect", Effect.WRITE.value))
     given["scopes"] = tuple(read.get("scopes", ()))
+    if "builtin" in read:
+        builtin = BUILTINS[read["name"]]
+        given["description"] = read.get("description", builtin.description)
+        given["scopes"] = tuple(dict.fromkeys((*given["scopes"], builtin.scope)))
+        given |= {"input_schema": builtin.input_schema, "bindings": builtin.bindings}
     return ToolConfig(**given)
+
+
+def _grpc(read: dict[str, Any]) -> GrpcMethod:
+    given = base64.b64decode(read["descriptor_set"], validate=True) if "descriptor_set" in read else None
+    return GrpcMethod(read["target"], read["method"], given)
 
 
 def _step(read: dict[str, Any]) -> Step:
