@@ -7,22 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from prometheus_client import CollectorRegistry
 from turnkeeper.v1 import identity_service_pb2, identity_service_pb2_grpc, runner_service_pb2
-from turnkeeper.wire.budgets import Detached
+from turnkeeper.wire.budgets import Detached, parse_budget
 from turnkeeper.wire.channels import open_channel
 from turnkeeper.wire.interceptors import CallInterceptor
 from turnkeeper.wire.keys import KeySource
 from turnkeeper.wire.serving import Listen, serve
 from turnkeeper.wire.tokens import Trust, Verifier, run_trust, service_trust, user_trust
 
+from runner_service.facts.ask import FactsDesk
+from runner_service.facts.metrics import FactsMetrics
 from runner_service.harnesses.registry import HarnessFactory, Registry, discover
+from runner_service.metrics import serving_metrics
 from runner_service.rpc import RunnerServicer
-from runner_service.settings import Settings
+from runner_service.settings import FACTS_SECONDS, Settings
 from runner_service.tools.http import HttpTools
 from runner_service.turns.attempt import TurnResources
 from runner_service.turns.turns import Turns
 
 MAX_DETACHED = 1000
+# So many turns' reads may hang before the others go without facts at once.
+MAX_DETACHED_READS = 100
 KEYS_SECONDS = 5.0
 
 
@@ -36,6 +42,8 @@ class RunnerApp:
 
     address: str
     """Where it listens, as a client would dial it."""
+    metrics_address: str | None
+    """host:port of the metrics; None when they are not served."""
 
 
 @asynccontextmanager
@@ -53,8 +61,15 @@ async def runner_app(
         stack.push_async_callback(registry.close)
         detached = Detached(MAX_DETACHED)
         stack.push_async_callback(detached.aclose, 1.0)
-        turns = Turns(TurnResources(settings, registry, http, sessions, detached))
+        collected = CollectorRegistry()
+        reads = Detached(MAX_DETACHED_READS)
+        stack.push_async_callback(reads.aclose, 1.0)
+        budget = parse_budget(settings.facts_budget, FACTS_SECONDS)
+        facts = FactsDesk(budget, reads, FactsMetrics(collected))
+        turns = Turns(TurnResources(settings, registry, http, sessions, detached, facts))
         stack.push_async_callback(shutdown.end, turns)
+        metrics = serving_metrics(settings.metrics_listen, settings.insecure, collected)
+        metrics_address = await stack.enter_async_context(metrics)
         listen = Listen.at(
             settings.listen, _path(settings.tls_cert), _path(settings.tls_key), insecure=settings.insecure
         )
@@ -62,7 +77,7 @@ async def runner_app(
         interceptor = CallInterceptor(Verifier(_trusts(settings, sessions)))
         server = await stack.enter_async_context(serve(listen, servicers, interceptor, shutdown.serving_grace))
         stack.callback(shutdown.begin)
-        yield RunnerApp(server.address)
+        yield RunnerApp(server.address, metrics_address)
 
 
 class _Shutdown:

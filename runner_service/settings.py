@@ -7,6 +7,8 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ENV_PREFIX = "TURNKEEPER_RUNNER_"
+FACTS_SECONDS = 2.0
+"""What a turn may spend on its facts where the setting names no budget."""
 
 
 def _also(name: str) -> AliasChoices:
@@ -52,6 +54,15 @@ class Settings(BaseSettings):
         min_length=1,
         max_length=255,
         description="Id of the store that keeps harness sessions. Default: the host's name.",
+    )
+    # Text, because what is no budget must not keep the runner from starting: the default is taken then.
+    facts_budget: str = Field(
+        default=f"{FACTS_SECONDS:g}",
+        description="What a turn may spend on its facts, in seconds. What is not finite and positive is the default.",
+    )
+    metrics_listen: str | None = Field(
+        default=None,
+        description="Where to serve metrics for Prometheus: host:port, on loopback unless insecure. Default: nowhere.",
     )
     stop_grace_seconds: float = Field(
         default=3.0,

@@ -32,6 +32,10 @@ class Turn(Protocol):
         """What the turn is to do."""
 
     @property
+    def preamble(self) -> str:
+        """What is known of the turn, to stand before every new prompt; "" when that is nothing. Stored nowhere."""
+
+    @property
     def prompt(self) -> Sequence[session_pb2.Message]:
         """The messages that the prompt sees, in order; the last one is the user's."""
 

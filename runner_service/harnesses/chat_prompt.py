@@ -13,9 +13,12 @@ ChatMessage = dict[str, Any]
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-def chat_messages(instructions: str, prompt: Sequence[session_pb2.Message]) -> list[ChatMessage]:
+def chat_messages(instructions: str, preamble: str, prompt: Sequence[session_pb2.Message]) -> list[ChatMessage]:
     """The whole prompt. A call without a result reads "interrupted"; a result without its call is left out."""
-    system = [{"role": "system", "content": instructions}] if instructions else []
+    # One message for both: many services take a single system message, and only as the first. What changes from turn
+    # to turn comes second, so that a service's cache of prompts knows the first part again.
+    leading = "\n\n".join(part for part in (instructions, preamble) if part)
+    system = [{"role": "system", "content": leading}] if leading else []
     results = {
         (message.run_id, message.tool_call_id): message.text
         for message in prompt

@@ -78,7 +78,7 @@ class ChatLoop:
 
     async def play(self, turn: Turn) -> None:
         """Ends well when the model asks for no more tools; FAILED / MAX_STEPS when it never stops asking."""
-        messages = chat_messages(self._config.instructions, turn.prompt)
+        messages = chat_messages(self._config.instructions, turn.preamble, turn.prompt)
         max_steps = self._config.limits.max_steps
         for step in range(1, max_steps + 1):
             reply = await self._model_call(turn, step, messages)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import grpc
 import structlog
-from turnkeeper.v1 import run_pb2, session_pb2, turn_event_pb2
+from turnkeeper.v1 import run_pb2, turn_event_pb2
 from turnkeeper.v1 import runner_service_pb2 as runner
 from turnkeeper.v1 import turn_service_pb2 as turns
 from turnkeeper.wire.budgets import Detached
@@ -16,6 +16,8 @@ from turnkeeper.wire.configs import Config
 from turnkeeper.wire.context import Call
 from turnkeeper.wire.errors import invalid
 
+from runner_service.facts.ask import FactsDesk
+from runner_service.facts.text import render
 from runner_service.harnesses.base import TurnFailed
 from runner_service.harnesses.registry import Registry
 from runner_service.settings import Settings
@@ -23,9 +25,11 @@ from runner_service.tools.calls import ToolCalls
 from runner_service.tools.http import HttpTools
 from runner_service.tools.ledger import NoLedger
 from runner_service.tools.offer import allowed, offered
+from runner_service.turns.direct import DirectDoor
 from runner_service.turns.door import SessionDoor
 from runner_service.turns.lease import NoLease, ProbedLease, TurnLease
 from runner_service.turns.live import LiveTurn
+from runner_service.turns.opening import TurnOpening
 from runner_service.turns.outbox import Outbox
 from runner_service.turns.scope import end_task
 from runner_service.turns.stop import StopSignal, TurnStopped
@@ -46,6 +50,8 @@ class TurnResources:
     """The process-owned channel to the session service."""
     detached: Detached
     """Holds what did not end in time."""
+    facts: FactsDesk
+    """Where every turn asks for its facts."""
 
 
 class Attempt:
@@ -62,6 +68,7 @@ class Attempt:
         claims = call.context.run
         self._log = _log.bind(call_id=call.context.call_id, run_id=claims.run_id if claims else "")
         self._door = SessionDoor(resources.sessions, call, self._signal) if claims else None
+        self._opening: TurnOpening = self._door or DirectDoor(resources.sessions, call, start, self._signal)
         self.outbox = Outbox(self._signal, acknowledged=self._door is not None)
         self._lease = self._make_lease()
         self._tools = allowed(config.tools, call.context.scopes)
@@ -107,30 +114,29 @@ class Attempt:
         """The harness's own task, from opening it to its last word."""
         harness = self._resources.registry.get(self._config.harness)
         async with harness.open(self._config) as ready:
-            prompt = await self._begin()
+            turn = await self._begin()
             loop = asyncio.get_running_loop()
             clock = loop.call_later(self._config.limits.turn_seconds, self._timed_out.set)
             try:
-                await ready.play(
-                    LiveTurn(
-                        self._config,
-                        prompt,
-                        offered(self._tools.values()),
-                        self._calls,
-                        self.outbox,
-                        self._lease,
-                        self._signal,
-                    )
-                )
+                await ready.play(turn)
             finally:
                 clock.cancel()
 
-    async def _begin(self) -> list[session_pb2.Message]:
-        """BeginTurn, then the prompt's messages (SPEC 3.4). A direct turn has its input and nothing else."""
-        if self._door is None:
-            return [session_pb2.Message(role=session_pb2.MESSAGE_ROLE_USER, text=self._start.input)]
-        await self._door.begin_turn(self._config.harness, self._resources.settings.store_id)
-        return await self._door.prompt()
+    async def _begin(self) -> LiveTurn:
+        """BeginTurn, the facts, the history, and what comes of them: the prompt (SPEC 3.4)."""
+        await self._opening.begin_turn(self._config.harness, self._resources.settings.store_id)
+        found = await self._resources.facts.ask(self._opening.resolve_turn_context)
+        self._calls.bind_from(found.run_context)
+        return LiveTurn(
+            config=self._config,
+            preamble=render(found.facts, self._tools.keys()),
+            prompt=await self._opening.prompt(),
+            tools=offered(self._tools.values()),
+            calls=self._calls,
+            outbox=self.outbox,
+            lease=self._lease,
+            signal=self._signal,
+        )
 
     async def _until_over(self, work: asyncio.Task[None]) -> tuple[turn_event_pb2.TurnEnded | None, bool]:
         """Waits for the turn's end or for a reason to stop it; how it ended, and whether all of it has stopped."""

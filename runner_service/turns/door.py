@@ -61,6 +61,12 @@ class SessionDoor:
         """Says that the harness is open; only after this may a prompt be made (SPEC 3.4)."""
         await self._ask(self._turns.BeginTurn, turns.BeginTurnRequest(harness=harness, runner_store=runner_store))
 
+    def resolve_turn_context(self, seconds: float) -> Awaitable[turns.ResolveTurnContextResponse]:
+        """Reads the facts and the run context; the run's row says of what (SPEC 6.4)."""
+        return self._turns.ResolveTurnContext(
+            turns.ResolveTurnContextRequest(), timeout=time_for(self._call, seconds), metadata=bearer(self._call)
+        )
+
     async def begin_tool_call(self, request: turns.BeginToolCallRequest) -> turns.BeginToolCallResponse:
         """Records that a call is about to be made."""
         return await self._ask(self._turns.BeginToolCall, request)
@@ -108,9 +114,8 @@ class SessionDoor:
         for delay in _delays():
             self._signal.check()
             try:
-                left = self._call.remaining()
-                timeout = CALL_SECONDS if left is None else min(left, CALL_SECONDS)
-                return await method(request, timeout=timeout, metadata=self._metadata())
+                timeout = time_for(self._call, CALL_SECONDS)
+                return await method(request, timeout=timeout, metadata=bearer(self._call))
             except grpc.aio.AioRpcError as error:
                 detail = ErrorDetail.of(error)
                 if detail.code not in _PASSING:
@@ -125,7 +130,7 @@ class SessionDoor:
                 _log.warning("report gave up", run_id=self._claims.run_id, reason="the token expired")
                 return
             try:
-                await method(request, timeout=min(left, CALL_SECONDS), metadata=self._metadata())
+                await method(request, timeout=min(left, CALL_SECONDS), metadata=bearer(self._call))
                 return
             except grpc.aio.AioRpcError as error:
                 if error.code() in _HOPELESS:
@@ -133,12 +138,20 @@ class SessionDoor:
                     return
             await asyncio.sleep(delay)
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {self._call.credential.reveal()}"),)
-
 
 class SessionRefusal(Exception):
     """The session service refused a call of a turn in a way that a right runner does not meet."""
+
+
+def bearer(call: Call) -> tuple[tuple[str, str], ...]:
+    """The turn's own credential, as metadata; nothing else of the call is passed on."""
+    return (("authorization", f"Bearer {call.credential.reveal()}"),)
+
+
+def time_for(call: Call, seconds: float) -> float:
+    """So many seconds, or what is left of the turn's own call if that is less."""
+    left = call.remaining()
+    return seconds if left is None else min(left, seconds)
 
 
 def _cause(detail: ErrorDetail) -> Exception:

@@ -21,6 +21,7 @@ class LiveTurn:
     """A turn in progress; see harnesses.base.Turn. Text is repaired here, whichever harness wrote it."""
 
     config: Config
+    preamble: str
     prompt: Sequence[session_pb2.Message]
     tools: Sequence[OfferedTool]
     calls: ToolCalls

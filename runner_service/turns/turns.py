@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import structlog
-from turnkeeper.v1 import error_reason_pb2
 from turnkeeper.v1 import runner_service_pb2 as runner
 from turnkeeper.wire.configs import parse_config
 from turnkeeper.wire.context import Call, TokenKind
-from turnkeeper.wire.errors import Refused, invalid
+from turnkeeper.wire.errors import invalid
 
 from runner_service.turns.attempt import Attempt, TurnResources
 
@@ -65,8 +64,6 @@ def _require_run_start(start: runner.TurnStart) -> None:
 
 
 def _require_direct_start(start: runner.TurnStart) -> None:
-    if start.session_id or start.references:
-        raise Refused(error_reason_pb2.ERROR_REASON_UNIMPLEMENTED)
     if start.HasField("lease"):
         raise invalid("start.lease", "must be unset with a user token")
     if not start.input:

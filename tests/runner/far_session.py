@@ -49,6 +49,7 @@ class FarSession:
         self.calls: Log[str] = Log("call")
         self.received: defaultdict[str, Log[Any]] = defaultdict(lambda: Log("request"))
         self.before: dict[str, Before] = {}
+        self.turn_context = turn_service_pb2.ResolveTurnContextResponse(outcome=turn_service_pb2.RESOLVE_OUTCOME_OK)
         self.history: list[session_pb2.Message] = []
         self.recorded: dict[str, turn_service_pb2.RecordedToolResult] = {}
         self._server = grpc.aio.server()
@@ -108,6 +109,10 @@ class FarSession:
     async def BeginTurn(self, request: Any, context: Any) -> Any:
         await self._take("BeginTurn", request, context)
         return turn_service_pb2.BeginTurnResponse(turn_number=1)
+
+    async def ResolveTurnContext(self, request: Any, context: Any) -> Any:
+        await self._take("ResolveTurnContext", request, context)
+        return self.turn_context
 
     async def BeginToolCall(self, request: Any, context: Any) -> Any:
         await self._take("BeginToolCall", request, context)

@@ -5,7 +5,6 @@ import json
 
 import grpc
 import pytest
-from turnkeeper.v1 import reference_pb2
 from turnkeeper.v1.runner_service_pb2 import ExecuteTurnRequest, Lease, ListHarnessesRequest, TurnStart
 from turnkeeper.wire import errors
 
@@ -115,28 +114,8 @@ async def test_a_closed_gate_fails_the_turn(direct: Direct, gates: GateServer) -
             grpc.StatusCode.INVALID_ARGUMENT,
             "INVALID_FIELD",
         ),
-        (
-            TurnStart(input="x", config_json=scripted(), session_id="0199e0d0-0000-7000-8000-0000000000aa"),
-            grpc.StatusCode.UNIMPLEMENTED,
-            "UNIMPLEMENTED",
-        ),
-        (
-            TurnStart(
-                input="x",
-                config_json=scripted(),
-                references=[
-                    reference_pb2.Reference(
-                        family=reference_pb2.REFERENCE_FAMILY_WORKFLOW,
-                        level=reference_pb2.REFERENCE_LEVEL_ARTIFACT,
-                        slug="a",
-                    )
-                ],
-            ),
-            grpc.StatusCode.UNIMPLEMENTED,
-            "UNIMPLEMENTED",
-        ),
     ],
-    ids=["config", "no input", "lease", "session", "references"],
+    ids=["config", "no input", "lease"],
 )
 async def test_what_a_direct_start_may_not_say(
     ada: Client, start: TurnStart, code: grpc.StatusCode, reason: str

@@ -60,7 +60,7 @@ async def test_the_turn_begins_before_its_prompt_is_made(
     sessions.history = [session_pb2.Message(position=n, role=USER, text=f"m{n}") for n in range(1, 6)]
     model.queue(m.text("Hi"))
     assert failure_of(await ended(Dispatch(dispatcher, openai_config()))) == ""
-    assert list(sessions.calls) == ["BeginTurn", "ListMessages", "ListMessages", "ListMessages"]
+    assert list(sessions.calls) == ["BeginTurn", "ResolveTurnContext", *["ListMessages"] * 3]
     begun = sessions.received["BeginTurn"][0]
     assert (begun.harness, begun.runner_store, begun.session_id) == ("openai", "store-1", "")
     assert (await model.prompt()).texts("user") == ["m1", "m2", "m3", "m4", "m5"]
