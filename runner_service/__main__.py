@@ -11,9 +11,9 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
+from turnkeeper.wire import logs
 from turnkeeper.wire.serving import ServingError
 
-from runner_service import logs
 from runner_service.app import SettingsIncomplete, runner_app
 from runner_service.harnesses.registry import HarnessUnusable, discover
 from runner_service.settings import Settings, variables

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import structlog
 import typer
 from pydantic import ValidationError
+from turnkeeper.wire import logs
 from turnkeeper.wire.errors import Refused
 from turnkeeper.wire.policy import SCOPES
 from turnkeeper.wire.serving import ServingError
 
-from session_service import logs
 from session_service.app import migrate_database, session_app
 from session_service.identity.dev_issuer import DevIssuer
 from session_service.settings import ENV_PREFIX, Settings

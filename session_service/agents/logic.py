@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 from turnkeeper.v1 import error_reason_pb2 as reasons
+from turnkeeper.wire.builtins import RENAME_AGENT
 from turnkeeper.wire.configs import parse_config
 from turnkeeper.wire.context import RequestContext
 from turnkeeper.wire.errors import Refused, not_found
@@ -15,8 +16,10 @@ from session_service.events import bodies
 from session_service.runs.fingerprint import config_hash
 from session_service.runs.model import RunKey, RunState
 from session_service.runs.store import advance
-from session_service.sessions.logic import name_source
+from session_service.sessions.logic import name_source, require_tool_rename
+from session_service.sessions.model import Rename
 from session_service.turns.hold import hold_current
+from session_service.turns.tool_write import ToolWrite, finish, recorded_result, refuse
 
 
 def create_agent(connection: Connection, context: RequestContext, slug: str, name: str, automatic: bool) -> Agent:
@@ -36,15 +39,27 @@ def get_agent(connection: Connection, context: RequestContext, agent_id: str) ->
     return agent
 
 
-def rename_agent(connection: Connection, context: RequestContext, agent_id: str, name: str, automatic: bool) -> Agent:
-    """Renames the agent; an automatic name never replaces a user's (SPEC 8.7)."""
-    if _own_agent(connection, context) not in {None, agent_id}:
+def rename_agent(
+    connection: Connection, context: RequestContext, agent_id: str, rename: Rename
+) -> tuple[Agent, str] | Refused:
+    """Renames the agent; an automatic name never replaces a user's (SPEC 8.7).
+
+    Answers also what the tool call has as its result, if the rename names one.
+    """
+    require_tool_rename(context, rename)
+    run = None if context.run is None else hold_current(connection, context)
+    if run is not None and run.agent_id != agent_id:
         raise not_found("agent")
     get_agent(connection, context, agent_id)
-    source = name_source(context, automatic)
-    if not store.set_name(connection, context.tenant_id, agent_id, name or None, source):
-        raise Refused(reasons.ERROR_REASON_NAME_SET_BY_USER)
-    return get_agent(connection, context, agent_id)
+    write = ToolWrite(RENAME_AGENT, f"agent {agent_id}", rename.tool_call_id)
+    result = None if run is None else recorded_result(connection, run, write)
+    if result is None:
+        source = name_source(context, rename.automatic)
+        if not store.set_name(connection, context.tenant_id, agent_id, rename.name or None, source):
+            refusal = Refused(reasons.ERROR_REASON_NAME_SET_BY_USER)
+            return refusal if run is None else refuse(connection, context, run, write, refusal)
+        result = "" if run is None else finish(connection, context, run, write, rename.result)
+    return get_agent(connection, context, agent_id), result
 
 
 def create_variant(connection: Connection, context: RequestContext, agent_id: str, slug: str) -> Variant:

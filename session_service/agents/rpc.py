@@ -26,9 +26,11 @@ from session_service.agents import logic, store
 from session_service.agents.model import Agent, Family, Level, Reference, Revision, Variant
 from session_service.pages import PageTokens
 from session_service.requests import answer_once
+from session_service.sessions.model import Rename
 from session_service.sessions.rpc import name_source_proto
 from session_service.storage.write import Storage
 from session_service.times import timestamp
+from session_service.turns.tool_write import answered
 
 
 class AgentServicer:
@@ -67,12 +69,15 @@ class AgentServicer:
         return ListAgentsResponse(agents=map(agent_proto, shown), next_page_token=token)
 
     async def UpdateAgent(self, request: UpdateAgentRequest, call: Call) -> UpdateAgentResponse:
-        """SPEC 8.7."""
-
-        def change(connection: Connection) -> Agent:
-            return logic.rename_agent(connection, call.context, request.agent_id, request.name, request.automatic_name)
-
-        return UpdateAgentResponse(agent=agent_proto(await self._storage.write(call.context.tenant_id, change)))
+        """SPEC 8.6, 8.7."""
+        rename = Rename(request.name, request.automatic_name, request.tool_call_id)
+        agent, result = answered(
+            await self._storage.write(
+                call.context.tenant_id,
+                lambda connection: logic.rename_agent(connection, call.context, request.agent_id, rename),
+            )
+        )
+        return UpdateAgentResponse(agent=agent_proto(agent), tool_result=result)
 
     async def CreateVariant(self, request: CreateVariantRequest, call: Call) -> CreateVariantResponse:
         """SPEC 8.1."""

@@ -74,7 +74,7 @@ class Attempt:
             self._tell(tasks)
         if _result(writer) is Taken.STORED:
             key, attempt = self._claim.key, self._claim.run.attempt
-            await self._write(lambda connection: give_up(connection, key, attempt))
+            await self._write(partial(give_up, key=key, attempt=attempt, refused=_refused(reader)))
 
     async def _read(self, call: ExecuteTurnCall) -> None:
         """Brings the stream's events into the inbox, until the stream ends."""
@@ -114,14 +114,14 @@ class Attempt:
         key, attempt = self._claim.key, self._claim.run.attempt
         with self._storage.hints.listen(control_topic(key.run_id)) as control:
             while True:
+                if not self._probe:
+                    await control.wait(self._terms.lease / 3 / MICROSECONDS)
                 probe, self._probe = self._probe, 0
-                if not await self._write(lambda connection: renew(connection, key, attempt, self._terms)):
+                if not await self._write(partial(renew, key=key, attempt=attempt, terms=self._terms)):
                     return
                 if probe:
                     renewed = LeaseRenewed(probe=probe, remaining=duration(self._terms.lease))
                     await self._send(call, ExecuteTurnRequest(lease_renewed=renewed))
-                if not self._probe:
-                    await control.wait(self._terms.lease / 3 / MICROSECONDS)
 
     async def _close(self, call: ExecuteTurnCall, reader: asyncio.Task[None]) -> None:
         """The turn is settled: half-close, and let the runner end its side."""
@@ -152,6 +152,12 @@ class Attempt:
                 self._log.info("call ended", code=error.code().name)
             elif error is not None:
                 self._log.error("attempt broke", task=task.get_name(), exc_info=error)
+
+
+def _refused(reader: asyncio.Task[None]) -> bool:
+    """Whether the runner took the turn itself for invalid: asking again would not mend it."""
+    error = None if reader.cancelled() else reader.exception()
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def _result(writer: asyncio.Task[Taken]) -> Taken | None:

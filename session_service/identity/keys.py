@@ -19,6 +19,7 @@ _ALGORITHM = "Ed25519"
 _TOKEN, _PAGE = "TOKEN", "PAGE"
 _SERVICE_SUBJECT = "turnkeeper-session-service"
 _SERVICE_TOKEN_SECONDS = 60
+_TOOL_TOKEN_SECONDS = 60
 
 
 class KeyRing:
@@ -61,6 +62,13 @@ class KeyRing:
         """A token with which this service asks a runner about one tenant's sessions; good for a minute."""
         claims = {"aud": tokens.SERVICE_AUDIENCE, "sub": _SERVICE_SUBJECT, "tenant_id": tenant_id}
         return self._sign(tokens.SERVICE_TYPE, claims, int(time.time()) + _SERVICE_TOKEN_SECONDS)
+
+    def tool_token(
+        self, *, tool_name: str, tenant_id: str, user_id: str, roles: Sequence[str], run_id: str
+    ) -> str:
+        """The token that tells one tool for whom a call of a run is made; good for a minute."""
+        claims = {"aud": tool_name, "sub": user_id, "tenant_id": tenant_id, "roles": list(roles), "run_id": run_id}
+        return self._sign(tokens.TOOL_TYPE, claims, int(time.time()) + _TOOL_TOKEN_SECONDS)
 
     def jwks(self) -> str:
         """The public halves of all signing keys, as the JSON text of a JWKS."""

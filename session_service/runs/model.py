@@ -39,6 +39,7 @@ class FailureReason(StrEnum):
     TURN_TIMEOUT = "TURN_TIMEOUT"
     DISPATCH_FAILED = "DISPATCH_FAILED"
     ATTEMPT_LOST = "ATTEMPT_LOST"
+    HARNESS_ERROR = "HARNESS_ERROR"
 
 
 class CancelOutcome(StrEnum):

@@ -86,8 +86,10 @@ def transition(
     if row is None:
         return None
     insert_events(connection, row, row.last_sequence - len(events), [*events, bodies.state_changed(row)])
-    topics = {key.run_id, control_topic(key.run_id)}
-    if to in TERMINAL or to is RunState.QUEUED:
+    topics = {key.run_id}
+    if to is RunState.CANCELLING:
+        topics.add(control_topic(key.run_id))
+    elif to in TERMINAL or to is RunState.QUEUED:
         topics.add(QUEUE)  # it is claimable, or what waited behind it is
     wake_after_commit(connection, topics)
     return row

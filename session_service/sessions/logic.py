@@ -4,18 +4,26 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 from turnkeeper.v1 import error_reason_pb2 as reasons
+from turnkeeper.wire.builtins import RENAME_SESSION
 from turnkeeper.wire.context import RequestContext
-from turnkeeper.wire.errors import Refused, not_found
+from turnkeeper.wire.errors import Refused, invalid, not_found
 
 from session_service.events import bodies
 from session_service.pages import Page
 from session_service.runs.cancelling import cancel_for_deletion
-from session_service.runs.model import RunKey, RunState
-from session_service.runs.store import advance
 from session_service.sessions import store
 from session_service.sessions.access import lock_session
-from session_service.sessions.model import Message, MessageDraft, MessagePlace, MessageRole, NameSource, Session
+from session_service.sessions.model import (
+    Message,
+    MessageDraft,
+    MessagePlace,
+    MessageRole,
+    NameSource,
+    Rename,
+    Session,
+)
 from session_service.turns.hold import hold_current
+from session_service.turns.tool_write import ToolWrite, finish, recorded_result, refuse
 
 PAGE_BYTES = 2 * 1024 * 1024
 """A page of messages ends at about this size, so that none breaks gRPC's limit of 4 MiB."""
@@ -40,23 +48,33 @@ def get_session(connection: Connection, context: RequestContext, session_id: str
 
 
 def rename_session(
-    connection: Connection, context: RequestContext, session_id: str, name: str, automatic: bool
-) -> Session:
-    """Renames the session; an automatic name never replaces a user's, nor takes it away (SPEC 8.7)."""
+    connection: Connection, context: RequestContext, session_id: str, rename: Rename
+) -> tuple[Session, str] | Refused:
+    """Renames the session; an automatic name never replaces a user's, nor takes it away (SPEC 8.7).
+
+    Answers also what the tool call has as its result, if the rename names one.
+    """
+    require_tool_rename(context, rename)
     lock_session(connection, context, session_id)
-    if context.run is not None:
-        hold_current(connection, context)
-    if not store.set_name(connection, context, session_id, name or None, name_source(context, automatic)):
-        raise Refused(reasons.ERROR_REASON_NAME_SET_BY_USER)
-    if context.run is not None:
-        advance(
-            connection,
-            RunKey(context.tenant_id, context.run.run_id),
-            [bodies.session_renamed(name)],
-            expected={RunState.RUNNING},
-            attempt=context.run.attempt,
-        )
-    return get_session(connection, context, session_id)
+    run = None if context.run is None else hold_current(connection, context)
+    write = ToolWrite(RENAME_SESSION, f"session {session_id}", rename.tool_call_id)
+    result = None if run is None else recorded_result(connection, run, write)
+    if result is None:
+        source = name_source(context, rename.automatic)
+        if not store.set_name(connection, context, session_id, rename.name or None, source):
+            refusal = Refused(reasons.ERROR_REASON_NAME_SET_BY_USER)
+            return refusal if run is None else refuse(connection, context, run, write, refusal)
+        renamed = bodies.session_renamed(rename.name)
+        result = "" if run is None else finish(connection, context, run, write, rename.result, [renamed])
+    return get_session(connection, context, session_id), result
+
+
+def require_tool_rename(context: RequestContext, rename: Rename) -> None:
+    """A tool call belongs to a run, and gives a name; only a user takes one away."""
+    if rename.tool_call_id and context.run is None:
+        raise invalid("tool_call_id", "must be empty with a user token")
+    if rename.tool_call_id and not rename.name:
+        raise invalid("name", "must not be blank")
 
 
 def delete_session(connection: Connection, context: RequestContext, session_id: str) -> None:

@@ -24,9 +24,10 @@ from session_service.pages import PageTokens
 from session_service.requests import answer_once
 from session_service.sessions import logic, store
 from session_service.sessions.access import lock_session
-from session_service.sessions.model import Message, MessageRole, NameSource, Session
+from session_service.sessions.model import Message, MessageRole, NameSource, Rename, Session
 from session_service.storage.write import Storage
 from session_service.times import timestamp
+from session_service.turns.tool_write import answered
 
 
 class SessionServicer:
@@ -68,14 +69,16 @@ class SessionServicer:
         return ListSessionsResponse(sessions=map(session_proto, shown), next_page_token=token)
 
     async def UpdateSession(self, request: UpdateSessionRequest, call: Call) -> UpdateSessionResponse:
-        """SPEC 8.7."""
+        """SPEC 8.6, 8.7."""
 
-        def change(connection: Connection) -> Session:
-            return logic.rename_session(
-                connection, call.context, request.session_id, request.name, request.automatic_name
+        rename = Rename(request.name, request.automatic_name, request.tool_call_id)
+        session, result = answered(
+            await self._storage.write(
+                call.context.tenant_id,
+                lambda connection: logic.rename_session(connection, call.context, request.session_id, rename),
             )
-
-        return UpdateSessionResponse(session=session_proto(await self._storage.write(call.context.tenant_id, change)))
+        )
+        return UpdateSessionResponse(session=session_proto(session), tool_result=result)
 
     async def DeleteSession(self, request: DeleteSessionRequest, call: Call) -> DeleteSessionResponse:
         """SPEC 9.5."""

@@ -316,3 +316,18 @@ revisions = Table(
         ["tenant_id", "variant_id"], ["variants.tenant_id", "variants.variant_id"], ondelete="CASCADE"
     ),
 )
+
+audit_entries = Table(
+    "audit_entries",
+    metadata,
+    _text("tenant_id"),
+    _text("audit_entry_id"),
+    _text("operator_user_id"),
+    _text("method"),  # the RPC or the tool
+    _text("reason"),
+    _text("target"),
+    _text("result"),
+    _number("create_time"),
+    PrimaryKeyConstraint("tenant_id", "audit_entry_id"),
+    Index("ix_audit_entries_list", "tenant_id", "create_time", "audit_entry_id"),
+)

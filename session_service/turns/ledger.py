@@ -17,6 +17,7 @@ from session_service.storage.schema import attempts
 from session_service.storage.write import Storage
 from session_service.turns import calls
 from session_service.turns.hold import hold_any, hold_current
+from session_service.turns.tool_token import require_marked
 
 CALL_ID = re.compile(r"([1-9]\d{0,8})\.([1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
 
@@ -31,6 +32,8 @@ class CallStart:
     model_call_id: str
     side_effect: bool
     after_event: int
+    identity: bool
+    """Whether the runner asks for a token that tells the tool who the caller is."""
 
 
 async def begin_tool_call(storage: Storage, context: RequestContext, start: CallStart) -> AnyRow:
@@ -42,6 +45,8 @@ async def begin_tool_call(storage: Storage, context: RequestContext, start: Call
 
     def change(connection: Connection) -> AnyRow:
         run = hold_current(connection, context)
+        if start.identity:
+            require_marked(connection, run, start.tool_name)
         known = calls.find(connection, RunKey(run.tenant_id, run.run_id), start.call_id)
         if known is not None:
             if (known.tool_name, known.arguments_json) != (start.tool_name, start.arguments_json):

@@ -80,10 +80,17 @@ def take_report(
         _settle(connection, run, _ended(events))
 
 
-def give_up(connection: Connection, key: RunKey, attempt: int) -> None:
-    """Hands back an attempt whose call broke before its turn began; else its report or its lease decides."""
+def give_up(connection: Connection, key: RunKey, attempt: int, *, refused: bool) -> None:
+    """Hands back an attempt whose call broke before its turn began; else its report or its lease decides.
+
+    A turn that the runner `refused` as invalid fails, since no other attempt would fare better.
+    """
     run = lock(connection, key, with_session=True)
-    if run is not None and run.attempt == attempt and run.state == RunState.RUNNING and not _begun(connection, run):
+    if run is None or run.attempt != attempt or run.state != RunState.RUNNING or _begun(connection, run):
+        return
+    if refused:
+        ending.fail(connection, run, Failure(FailureReason.HARNESS_ERROR, "the runner refused the turn as invalid"))
+    else:
         settle_lost(connection, run)
 
 

@@ -22,6 +22,7 @@ from session_service.agents.rpc import reference_of
 from session_service.facts.logic import resolve_direct_turn, resolve_run_turn
 from session_service.facts.model import DirectTurn
 from session_service.facts.rpc import turn_context_proto
+from session_service.identity.keys import KeyRing
 from session_service.runs.model import ToolCallState
 from session_service.storage.write import Storage
 from session_service.turns.begin import begin_direct_turn, begin_turn
@@ -35,8 +36,8 @@ _PREFIX = "TOOL_CALL_STATE_"
 class TurnServicer:
     """The runner's door."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, keys: KeyRing) -> None:
+        self._storage, self._keys = storage, keys
 
     async def BeginTurn(self, request: BeginTurnRequest, call: Call) -> BeginTurnResponse:
         """SPEC 3.4, 9.7."""
@@ -61,7 +62,7 @@ class TurnServicer:
         return turn_context_proto(call.context, found)
 
     async def BeginToolCall(self, request: BeginToolCallRequest, call: Call) -> BeginToolCallResponse:
-        """SPEC 3.6."""
+        """SPEC 1.5, 3.6."""
         start = CallStart(
             call_id=request.call_id,
             tool_name=request.tool_name,
@@ -69,12 +70,21 @@ class TurnServicer:
             model_call_id=request.model_call_id,
             side_effect=request.side_effect,
             after_event=request.after_event,
+            identity=request.identity,
         )
         row = await begin_tool_call(self._storage, call.context, start)
         response = BeginToolCallResponse(idempotency_key=row.idempotency_key if row.side_effect else "")
         if row.result is not None:
             response.recorded_result.CopyFrom(
                 RecordedToolResult(state=run_pb2.ToolCallState.Value(_PREFIX + row.state), result=row.result)
+            )
+        elif request.identity:
+            response.tool_token = self._keys.tool_token(
+                tool_name=request.tool_name,
+                tenant_id=call.context.tenant_id,
+                user_id=call.context.user_id,
+                roles=call.context.roles,
+                run_id=call.context.require_run().run_id,
             )
         return response
 

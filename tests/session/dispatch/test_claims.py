@@ -5,11 +5,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from sqlalchemy import update
 from turnkeeper.v1 import run_pb2
 
 from session_service.dispatch.model import LeaseTerms
 from session_service.dispatch.recovery import Sweeper
 from session_service.storage.clock import microseconds
+from session_service.storage.schema import runs
 from tests.fixtures.journeys import (
     ended,
     follow,
@@ -156,3 +158,20 @@ async def test_sweeping_twice_is_harmless(pair: Pair) -> None:
 
     assert (await get(ada, run.run_id)) == live
     assert (await get(ada, done.run_id)) == done
+
+
+@pytest.mark.spec("3.7")
+async def test_a_turn_that_the_runner_refuses_as_invalid_fails_at_once(pair: Pair) -> None:
+    """A config that this session service stored and this runner cannot read: versions that differ."""
+    ada = pair.client()
+    session_id = await new_session(ada)
+    await pair.stop_runner()
+    run = await start(ada, session_id)
+    newer = update(runs).where(runs.c.run_id == run.run_id).values(config_json='{"schema_version": 99}')
+    await pair.session.storage.write("acme", lambda connection: connection.execute(newer))
+    await pair.start_runner()
+
+    done = await ended(ada, run.run_id)
+
+    assert (done.state, done.failure.reason) == (run_pb2.RUN_STATE_FAILED, run_pb2.FAILURE_REASON_HARNESS_ERROR)
+    assert (await ended(ada, (await start(ada, session_id)).run_id)).state == run_pb2.RUN_STATE_COMPLETED

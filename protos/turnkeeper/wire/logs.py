@@ -18,6 +18,7 @@ def configure() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
+    # The HTTP libraries write URLs at INFO, and a tool's URL holds its arguments.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
 
 
