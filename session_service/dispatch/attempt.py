@@ -1,4 +1,4 @@
-"""The supervisor of one attempt: it owns the ExecuteTurn call and every task around it (DESIGN: one supervisor)."""
+"""The supervisor of one attempt: it owns the ExecuteTurn call and every task around it."""
 
 import asyncio
 from collections.abc import Callable

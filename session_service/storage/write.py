@@ -1,4 +1,4 @@
-"""The one seam between logic and database (DESIGN: one write seam).
+"""The one seam between logic and database.
 
 A write is a synchronous function of a Connection: it awaits nothing, so no transaction is ever held over a network
 wait, and the seam is free to group writes without touching any logic.
