@@ -32,7 +32,7 @@ FIELDS = {
 HTTP = {"method": "POST", "url": "http://127.0.0.1:1/t"}
 
 
-def having(*fields: str, lacking: tuple[str, ...] = ()) -> Any:
+def having(*fields: str, lacking: tuple[str, ...] = ()) -> pytest.MarkDecorator:
     """Each vector that has one of these fields and none of the others."""
     chosen = [v for v in VECTORS if any(field in v for field in fields) and not any(field in v for field in lacking)]
     return pytest.mark.parametrize("vector", chosen, ids=lambda vector: vector["name"])
