@@ -14,6 +14,8 @@ from runner_service.facts.metrics import FactsMetrics, FactsOutcome
 
 GRACE_SECONDS = 0.1
 """How long a read that was cancelled may take to end before the turn goes on without it."""
+MAX_READ_SECONDS = 86_400.0
+"""gRPC takes a deadline in the far future for one that is over."""
 
 Read = Callable[[float], Awaitable[turns.ResolveTurnContextResponse]]
 """Begins one read that may take so many seconds."""
@@ -58,7 +60,8 @@ class FactsDesk:
         """What `read` answers within the budget, or nothing. Only a cancellation from outside is raised."""
         began = time.monotonic()
         try:
-            response = await within(self.budget, lambda: read(self.budget), self._detached, GRACE_SECONDS)
+            seconds = min(self.budget, MAX_READ_SECONDS)
+            response = await within(self.budget, lambda: read(seconds), self._detached, GRACE_SECONDS)
         except Exception as error:
             outcome, found = _failure(error), TurnFacts()
             # The session service's words may name what the turn may not know, so only their kind is logged.

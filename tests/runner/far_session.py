@@ -48,6 +48,7 @@ class FarSession:
         self.key = OKPKey.generate_key("Ed25519", {"kid": "session-1", "use": "sig", "alg": "Ed25519"})
         self.calls: Log[str] = Log("call")
         self.received: defaultdict[str, Log[Any]] = defaultdict(lambda: Log("request"))
+        self.time_left: defaultdict[str, Log[float]] = defaultdict(lambda: Log("deadline"))
         self.before: dict[str, Before] = {}
         self.turn_context = turn_service_pb2.ResolveTurnContextResponse(outcome=turn_service_pb2.RESOLVE_OUTCOME_OK)
         self.history: list[session_pb2.Message] = []
@@ -96,6 +97,7 @@ class FarSession:
     async def _take(self, method: str, request: Any, context: Any) -> None:
         self.calls.append(method)
         self.received[method].append(request)
+        self.time_left[method].append(context.time_remaining())
         if method in self.before:
             try:
                 await self.before[method](request)
