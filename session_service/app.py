@@ -166,7 +166,7 @@ def _servicers(
     return {
         service(session_service_pb2, "SessionService"): SessionServicer(storage, pages),
         service(run_service_pb2, "RunService"): RunServicer(storage, pages, limits, stopping),
-        service(turn_service_pb2, "TurnService"): TurnServicer(storage),
+        service(turn_service_pb2, "TurnService"): TurnServicer(storage, keys),
         service(agent_service_pb2, "AgentService"): AgentServicer(storage, pages),
         service(identity_service_pb2, "IdentityService"): IdentityServicer(keys),
         service(secret_service_pb2, "SecretService"): object(),

@@ -63,9 +63,7 @@ class KeyRing:
         claims = {"aud": tokens.SERVICE_AUDIENCE, "sub": _SERVICE_SUBJECT, "tenant_id": tenant_id}
         return self._sign(tokens.SERVICE_TYPE, claims, int(time.time()) + _SERVICE_TOKEN_SECONDS)
 
-    def tool_token(
-        self, *, tool_name: str, tenant_id: str, user_id: str, roles: Sequence[str], run_id: str
-    ) -> str:
+    def tool_token(self, *, tool_name: str, tenant_id: str, user_id: str, roles: Sequence[str], run_id: str) -> str:
         """The token that tells one tool for whom a call of a run is made; good for a minute."""
         claims = {"aud": tool_name, "sub": user_id, "tenant_id": tenant_id, "roles": list(roles), "run_id": run_id}
         return self._sign(tokens.TOOL_TYPE, claims, int(time.time()) + _TOOL_TOKEN_SECONDS)

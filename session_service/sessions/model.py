@@ -1,5 +1,6 @@
 """The values of sessions and messages, as stored. Times are microseconds since 1970 in the database's clock."""
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +17,20 @@ class NameSource(StrEnum):
 
     USER = "USER"
     AUTOMATIC = "AUTOMATIC"
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A new name, empty for none; whether a program chose it, and the tool call that gives it, empty for none."""
+
+    name: str
+    automatic: bool
+    tool_call_id: str = ""
+
+    @property
+    def result(self) -> str:
+        """What the model is told of it."""
+        return f"The name is now {json.dumps(self.name, ensure_ascii=False)}."
 
 
 class MessageRole(StrEnum):

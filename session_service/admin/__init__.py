@@ -1,0 +1,1 @@
+"""What operators see and do, and the audit of it."""
