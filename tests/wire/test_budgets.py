@@ -116,6 +116,14 @@ async def test_a_synchronous_raise_is_an_outcome_like_any_other() -> None:
 
 
 @pytest.mark.spec("6.5")
+async def test_work_is_called_inside_the_boundary() -> None:
+    def work() -> Awaitable[object]:
+        return asyncio.sleep(0, asyncio.current_task())
+
+    assert await within(5, work, Detached(1)) is not asyncio.current_task()
+
+
+@pytest.mark.spec("6.5")
 async def test_work_that_raises_is_heard() -> None:
     async def broken() -> None:
         raise LookupError("after")

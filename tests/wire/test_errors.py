@@ -105,6 +105,15 @@ async def test_four_hundred_invalid_fields_keep_the_code(wire: Wire, unit: str) 
 
 
 @pytest.mark.spec("11.2")
+def test_only_so_many_violations_are_sent() -> None:
+    fields = [FieldViolation(f"f{n}", "why") for n in range(400)]
+    status = errors.to_status(Refused(reasons.ERROR_REASON_INVALID_FIELD, fields=fields))
+    bad = error_details_pb2.BadRequest()
+    assert status.details[1].Unpack(bad)
+    assert [each.field for each in bad.field_violations] == [f"f{n}" for n in range(errors.MAX_VIOLATIONS)]
+
+
+@pytest.mark.spec("11.2")
 @pytest.mark.parametrize(
     "wrapped",
     [

@@ -265,6 +265,27 @@ async def test_a_stream_whose_reader_leaves_is_closed_at_once(wire: Wire, reads:
             await servicer.left.wait()
 
 
+class Held(Runs):
+    """Keeps a reference to its stream, as a traceback or a task may: the garbage collector never comes to it."""
+
+    def WatchRun(
+        self, request: run_service_pb2.WatchRunRequest, call: Call
+    ) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
+        self.held = super().WatchRun(request, call)
+        return self.held
+
+
+async def test_a_stream_is_closed_also_when_somebody_holds_it(wire: Wire) -> None:
+    servicer = Held()
+    async with wire.serving({RUN: servicer}) as server, grpc.aio.insecure_channel(server.address) as channel:
+        request = run_service_pb2.WatchRunRequest(run_id=ID, after_sequence=3)
+        call = RunServiceStub(channel).WatchRun(request, metadata=bearer(wire.issuer.token()))
+        await call.read()
+        call.cancel()
+        async with asyncio.timeout(5):
+            await servicer.left.wait()
+
+
 @pytest.mark.spec("1.2", "11.1")
 async def test_each_request_of_a_stream_is_checked(wire: Wire) -> None:
     servicer = Runner()

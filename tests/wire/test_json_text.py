@@ -96,6 +96,7 @@ def test_numbers_are_equal_by_value(one: str, other: str) -> None:
         ("1e30", "1" + "0" * 30),
         ("1e21", "1" + "0" * 21),
         ("9" * 4300, "9" * 4300),
+        ("1000000000000000000000.5", "1" + "0" * 21),  # rounds to a double that is integral
         ("1e-7", "1e-7"),
         ("0.1", "0.1"),
         ("123456789.5", "123456789.5"),
@@ -168,6 +169,13 @@ def test_the_depth_is_limited(depth: int) -> None:
     for opening, closing in (("[", "]"), ('{"a":', "}")):
         with pytest.raises(JsonError, match="64"):
             parse(opening * depth + ("1" if closing == "}" else "") + closing * depth)
+
+
+@pytest.mark.spec("2.2")
+@pytest.mark.parametrize("text", ["9" * 4301, "-" + "9" * 4301, "1." + "0" * 4400])
+def test_the_digits_are_limited_by_us_not_by_the_interpreter(text: str) -> None:
+    with pytest.raises(JsonError, match="4300 digits"):
+        parse(text)
 
 
 @pytest.mark.spec("7.8")

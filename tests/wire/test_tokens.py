@@ -1,6 +1,7 @@
 """Which tokens pass, over a real server: what is wrong with one is never said (SPEC 1.2, 1.4)."""
 
 import base64
+import dataclasses
 import hmac
 import json
 import time
@@ -13,7 +14,7 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives import serialization
 from joserfc import jwt
-from joserfc.jwk import ECKey, OKPKey
+from joserfc.jwk import ECKey, OKPKey, RSAKey
 from turnkeeper.v1 import identity_service_pb2
 from turnkeeper.v1.identity_service_pb2_grpc import IdentityServiceStub
 from turnkeeper.wire import errors
@@ -287,6 +288,48 @@ async def test_a_remembered_token_still_expires(wire: Wire) -> None:
     now += 0.2
     with pytest.raises(errors.Refused, match="UNAUTHENTICATED"):
         await verifier.verify(token)
+
+
+@pytest.mark.spec("1.4")
+async def test_a_remembered_token_ends_with_its_key(wire: Wire) -> None:
+    now, jwks = 0.0, wire.issuer.jwks_path.read_text()
+
+    async def fetch() -> str:
+        return jwks
+
+    source = KeySource(fetch, max_age=300, clock=lambda: now)
+    verifier = Verifier([user_trust(wire.issuer.name, wire.issuer.audience, source)])
+    token = wire.issuer.token()
+    await verifier.verify(token)
+    now, jwks = 301.0, '{"keys": []}'
+    await source.find("another")  # whoever asks first has the keys read again
+    with pytest.raises(errors.Refused, match="UNAUTHENTICATED"):
+        await verifier.verify(token)
+
+
+@pytest.mark.spec("1.4")
+async def test_a_trust_takes_only_its_own_algorithms(wire: Wire) -> None:
+    trust = user_trust(wire.issuer.name, wire.issuer.audience, KeySource.file(wire.issuer.jwks_path))
+    token = wire.issuer.token()
+    await Verifier([trust]).verify(token)
+    with pytest.raises(errors.Refused, match="UNAUTHENTICATED"):
+        await Verifier([dataclasses.replace(trust, algorithms=frozenset({"RS256"}))]).verify(token)
+
+
+@pytest.mark.spec("1.4")
+async def test_a_key_signs_only_with_its_own_algorithm(wire: Wire) -> None:
+    signer = RSAKey.generate_key(2048, {"kid": "k"})
+    public = signer.as_dict(private=False)
+    header = {"kid": "k", "typ": "JWT"}
+    token = jwt.encode({**header, "alg": "PS256"}, wire.issuer.claims(), signer, algorithms=["PS256"])
+    for alg, accepted in (("PS256", True), ("RS256", False)):
+        keys = KeySource.fixed(json.dumps({"keys": [{**public, "alg": alg}]}))
+        verifier = Verifier([user_trust(wire.issuer.name, wire.issuer.audience, keys)])
+        if accepted:
+            await verifier.verify(token)
+        else:
+            with pytest.raises(errors.Refused, match="UNAUTHENTICATED"):
+                await verifier.verify(token)
 
 
 async def test_only_so_many_tokens_are_remembered(wire: Wire) -> None:
