@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from turnkeeper.v1 import run_pb2
 from turnkeeper.wire.configs import Config, ModelConfig
+from turnkeeper.wire.text import repair
 
 from runner_service.harnesses.base import Harness, OpenHarness, Turn, TurnFailed
 from runner_service.harnesses.chat_prompt import ChatMessage, assistant, chat_messages, tool_definitions, tool_result
@@ -229,5 +230,6 @@ def _failure(error: openai.APIError, reply: Reply) -> TurnFailed:
 
 def _unique_keys(step: int, calls: Sequence[AskedCall]) -> list[str]:
     """The model's own ids where they can be told apart, else ids of ours."""
-    ids = [call.model_id for call in calls]
+    # Repaired, since half an emoji in an id could not be told to the service again.
+    ids = [repair(call.model_id) for call in calls]
     return [key if key and ids.count(key) == 1 else f"call_{step}_{index}" for index, key in enumerate(ids)]
