@@ -2,6 +2,7 @@
 
 import json
 import signal
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -129,7 +130,7 @@ async def test_a_tool_call_in_flight_is_unknown_and_never_made_again(processes: 
     tools = [
         {"name": name, "http": {"method": "POST", "url": processes.tools.url(f"/{name}")}} for name in ("look", "pay")
     ]
-    calls = [{"tool_calls": [{"name": name, "arguments": {}}]} for name in ("look", "pay")]
+    calls: list[dict[str, Any]] = [{"tool_calls": [{"name": name, "arguments": {}}]} for name in ("look", "pay")]
     run = await start(ada, session_id, config_json=scripted(*calls, {"text": "paid"}, tools=tools))
     await processes.tools.request(2)
 
@@ -158,8 +159,9 @@ async def test_a_frozen_runner_wakes_up_fenced(processes: Processes) -> None:
     ada = processes.client()
     session_id = await new_session(ada)
     tools = [{"name": "pay", "http": {"method": "POST", "url": processes.tools.url("/pay")}}]
-    steps = [{"text": "x"}, {"wait_gate": "hold"}, {"tool_calls": [{"name": "pay", "arguments": {}}]}, {"text": "y"}]
-    run = await start(ada, session_id, config_json=scripted(*steps, tools=tools))
+    pay = {"tool_calls": [{"name": "pay", "arguments": {}}]}
+    script = scripted({"text": "x"}, {"wait_gate": "hold"}, pay, {"text": "y"}, tools=tools)
+    run = await start(ada, session_id, config_json=script)
     await until(ada, run.run_id, "text_delta")
     await processes.gates.reached("hold")
 
