@@ -262,17 +262,17 @@ async def test_a_run_token_names_one_attempt(wire: Wire, overrides: dict[str, An
         await wire.verifier.verify(wire.run_token(**overrides))
 
 
-async def test_both_names_of_ed25519_are_accepted(wire: Wire) -> None:
+@pytest.mark.parametrize("published", [None, "EdDSA", "Ed25519"])
+async def test_both_names_of_ed25519_are_accepted(wire: Wire, published: str | None) -> None:
     key = OKPKey.generate_key("Ed25519", {"kid": "k"})
-    verifier = Verifier([user_trust(wire.issuer.name, wire.issuer.audience, _jwks(key))])
+    jwk = {**key.as_dict(private=False), **({"alg": published} if published else {})}
+    keys = KeySource.fixed(json.dumps({"keys": [jwk]}))
+    verifier = Verifier([user_trust(wire.issuer.name, wire.issuer.audience, keys)])
     for alg in ("Ed25519", "EdDSA"):
-        with pytest.warns() if alg == "EdDSA" else structlog.testing.capture_logs():  # the signer warns, not we
-            token = wire.issuer.sign(wire.issuer.claims(), key=key, kid="k", alg=alg)
-        assert (await verifier.verify(token)).user_id == "ada"
-
-
-def _jwks(*keys: OKPKey) -> KeySource:
-    return KeySource.fixed(json.dumps({"keys": [key.as_dict(private=False) for key in keys]}))
+        signed = ".".join(_unsigned(wire.issuer.claims(), {"alg": alg, "kid": "k", "typ": "JWT"}).split(".")[:2])
+        private: Any = key.get_op_key("sign")
+        signature = private.sign(signed.encode())  # by hand: joserfc's signer warns of the old name
+        assert (await verifier.verify(f"{signed}.{_base64(signature)}")).user_id == "ada"
 
 
 @pytest.mark.spec("1.4")

@@ -129,7 +129,9 @@ def parse_jwks(text: str) -> dict[str, Key]:
         if not isinstance(each, dict) or each.get("use", "sig") != "sig":
             continue
         try:
-            key = import_key(cast(DictKey, each))
+            # RFC 9864 renamed EdDSA, and joserfc holds a key to the name that it bears; issuers publish the old one.
+            renamed = {**each, "alg": "Ed25519"} if each.get("alg") == "EdDSA" else each
+            key = import_key(cast(DictKey, renamed))
         except (JoseError, ValueError, TypeError, KeyError):
             continue
         if key.kid and isinstance(key, ECKey | OKPKey | RSAKey):
