@@ -18,6 +18,7 @@ from runner_service.app import SettingsIncomplete, runner_app
 from runner_service.harnesses.registry import HarnessUnusable, discover
 from runner_service.settings import Settings, variables
 from runner_service.tools.address import AddressRefused
+from runner_service.tools.headers import HeaderRefused
 
 app = typer.Typer(
     help="Executes turns of AI agents for Turnkeeper's session service.", no_args_is_help=True, add_completion=False
@@ -37,7 +38,7 @@ def serve(**given: Any) -> None:
             name = ".".join(str(part) for part in each["loc"]).lower()
             typer.echo(f"runner-service: setting {name}: {each['msg']}; see --help", err=True)
         raise typer.Exit(2) from None
-    except (ServingError, HarnessUnusable, SettingsIncomplete, AddressRefused, OSError) as error:
+    except (ServingError, HarnessUnusable, SettingsIncomplete, AddressRefused, HeaderRefused, OSError) as error:
         typer.echo(f"runner-service: {error}", err=True)
         raise typer.Exit(1) from None
 

@@ -22,7 +22,10 @@ from runner_service.harnesses.registry import HarnessFactory, Registry, discover
 from runner_service.metrics import serving_metrics
 from runner_service.rpc import RunnerServicer
 from runner_service.settings import FACTS_SECONDS, Settings
+from runner_service.tools.grpc_calls import GrpcTools
+from runner_service.tools.headers import ToolHeaders, destination_of
 from runner_service.tools.http import HttpTools
+from runner_service.tools.targets import read_targets
 from runner_service.turns.attempt import TurnResources
 from runner_service.turns.turns import Turns
 
@@ -55,8 +58,13 @@ async def runner_app(
     async with AsyncExitStack() as stack:
         sessions = open_channel(settings.session_target, tls_ca=_path(settings.session_tls_ca))
         stack.push_async_callback(sessions.close)
-        http = HttpTools(settings.tool_origins, settings.tool_result_bytes)
+        headers = _tool_headers(settings)
+        http = HttpTools(settings.tool_origins, settings.tool_result_bytes, headers)
         stack.push_async_callback(http.close)
+        grpc_tools = GrpcTools(
+            settings.grpc_targets, settings.tool_result_bytes, headers, tls_ca=_path(settings.grpc_tls_ca)
+        )
+        stack.push_async_callback(grpc_tools.close)
         registry = Registry(discover() if harnesses is None else harnesses, settings)
         stack.push_async_callback(registry.close)
         detached = Detached(MAX_DETACHED)
@@ -66,7 +74,7 @@ async def runner_app(
         stack.push_async_callback(reads.aclose, 1.0)
         budget = parse_budget(settings.facts_budget, FACTS_SECONDS)
         facts = FactsDesk(budget, reads, FactsMetrics(collected))
-        turns = Turns(TurnResources(settings, registry, http, sessions, detached, facts))
+        turns = Turns(TurnResources(settings, registry, http, grpc_tools, sessions, detached, facts))
         stack.push_async_callback(shutdown.end, turns)
         metrics = serving_metrics(settings.metrics_listen, settings.insecure, collected)
         metrics_address = await stack.enter_async_context(metrics)
@@ -78,6 +86,12 @@ async def runner_app(
         server = await stack.enter_async_context(serve(listen, servicers, interceptor, shutdown.serving_grace))
         stack.callback(shutdown.begin)
         yield RunnerApp(server.address, metrics_address)
+
+
+def _tool_headers(settings: Settings) -> ToolHeaders:
+    """The headers for tools, each for a destination that tools may call."""
+    allowed = {*map(destination_of, settings.tool_origins), *read_targets(settings.grpc_targets)}
+    return ToolHeaders(settings.tool_headers, allowed)
 
 
 class _Shutdown:

@@ -1,5 +1,6 @@
 """The runner service's settings: environment variables and flags, nowhere else read."""
 
+import json
 import socket
 from typing import Annotated, Any
 
@@ -19,7 +20,9 @@ def _also(name: str) -> AliasChoices:
 class Settings(BaseSettings):
     """Every setting, with its unit and default. Flags win over the environment."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, populate_by_name=True, env_ignore_empty=True, hide_input_in_errors=True
+    )
 
     listen: str = Field(default="127.0.0.1:7602", description="Where to listen: host:port (port 0: any free one).")
     tls_cert: str | None = Field(default=None, description="PEM file of the server's certificate chain.")
@@ -42,6 +45,18 @@ class Settings(BaseSettings):
     )
     tool_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Origins that HTTP tools may call, separated by commas: https://tools.example:443."
+    )
+    grpc_targets: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Targets that gRPC tools may call, separated by commas: host:port, or grpcs://host:port over TLS.",
+    )
+    grpc_tls_ca: str | None = Field(
+        default=None, description="PEM file of the CA to trust for gRPC tools. Default: the system's."
+    )
+    tool_headers: Annotated[dict[str, dict[str, SecretStr]], NoDecode] = Field(
+        default_factory=dict,
+        description="Headers to add to tool calls, as JSON by origin or target: "
+        '{"https://tools.example:443": {"X-Api-Key": "..."}}. Better in the environment than in a flag.',
     )
     tool_result_bytes: int = Field(
         default=64 * 1024, ge=1024, le=2**20 - 1024, description="Size to which a tool's result is cut, in bytes."
@@ -74,7 +89,18 @@ class Settings(BaseSettings):
         default=15.0, gt=0, le=3600, description="How long running turns may go on after SIGTERM, reports included."
     )
 
-    @field_validator("tool_origins", mode="before")
+    @field_validator("tool_headers", mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError:
+            # Its own message would quote what it read.
+            raise ValueError("is not JSON") from None
+
+    @field_validator("tool_origins", "grpc_targets", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(each.strip() for each in value.split(",") if each.strip()) if isinstance(value, str) else value

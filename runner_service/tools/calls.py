@@ -10,15 +10,17 @@ from typing import Any
 from turnkeeper.v1 import error_reason_pb2, facts_pb2, run_pb2
 from turnkeeper.v1 import turn_service_pb2 as turns
 from turnkeeper.wire.configs import Effect, ToolConfig
+from turnkeeper.wire.context import Credential
 from turnkeeper.wire.errors import reason_name
 from turnkeeper.wire.json_text import JsonError, parse
 from turnkeeper.wire.text import cut, repair
 
 from runner_service.context.body import Unresolved, bind
 from runner_service.context.values import context_values
-from runner_service.tools.http import HttpTools
+from runner_service.tools.callers import ToolCallers
 from runner_service.tools.ledger import Ledger
 from runner_service.tools.model import ToolRequest, ToolResult, failed
+from runner_service.tools.outgoing import Outgoing
 
 MAX_ARGUMENTS_BYTES = 256 * 1024
 MAX_MODEL_CALL_ID = 255
@@ -58,17 +60,22 @@ class ToolCalls:
         attempt: int,
         tools: Mapping[str, ToolConfig],
         ledger: Ledger,
-        http: HttpTools,
+        callers: ToolCallers,
         flush: Callable[[], Awaitable[int]],
         check: Callable[[], Awaitable[None]],
+        left: Callable[[], float],
     ) -> None:
-        """`flush` waits until all text is stored and gives the last event's number; `check` raises when it is over."""
+        """`flush` waits until all text is stored and gives the last event's number; `check` raises when it is over.
+
+        `left` gives the seconds that are left of the turn.
+        """
         self._attempt = attempt
         self._tools = tools
         self._ledger = ledger
-        self._http = http
+        self._callers = callers
         self._flush = flush
         self._check = check
+        self._left = left
         self._context: Mapping[str, Any] = {}
         self._open: dict[str, _OpenCall] = {}
 
@@ -96,23 +103,32 @@ class ToolCalls:
                 model_call_id=repair(request.model_call_id)[:MAX_MODEL_CALL_ID],
                 side_effect=judged.tool is not None and judged.tool.effect is Effect.WRITE,
                 after_event=after_event,
+                identity=judged.tool is not None and judged.tool.identity,
             )
         )
         if begun.HasField("recorded_result"):
             del self._open[call_id]
             return ToolResult(begun.recorded_result.state, begun.recorded_result.result)
-        call.result = await self._result(judged, call, begun.idempotency_key)
+        call.result = await self._result(judged, call, call_id, begun)
         await self._ledger.finish_tool_call(_finish(call_id, call.result))
         del self._open[call_id]
         return call.result
 
-    async def _result(self, judged: _Judged, call: _OpenCall, idempotency_key: str) -> ToolResult:
+    async def _result(
+        self, judged: _Judged, call: _OpenCall, call_id: str, begun: turns.BeginToolCallResponse
+    ) -> ToolResult:
         if judged.tool is None:
             return failed(judged.refusal)
         await self._check()
+        outgoing = Outgoing(
+            call_id,
+            min(judged.tool.timeout_seconds, self._left()),
+            begun.idempotency_key,
+            Credential(begun.tool_token) if begun.tool_token else None,
+        )
         call.sent = True
         try:
-            return await self._http.call(judged.tool, judged.body, idempotency_key)
+            return await self._callers.call(judged.tool, judged.body, outgoing)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

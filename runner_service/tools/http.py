@@ -8,12 +8,13 @@ from typing import Any
 
 import httpx2
 from turnkeeper.v1 import run_pb2
-from turnkeeper.wire.configs import Effect, ToolConfig
-from turnkeeper.wire.text import cut, repair
+from turnkeeper.wire.configs import Effect, HttpRequest, ToolConfig
 
 from runner_service.context.body import to_json
 from runner_service.tools.address import AddressRefused, fill, origin_of
+from runner_service.tools.headers import ToolHeaders
 from runner_service.tools.model import ToolResult, failed
+from runner_service.tools.outgoing import Outgoing, bounded, headers_for
 
 CONNECT_SECONDS = 10.0
 # What is read of an answer at most, so that a peer that never ends costs no memory.
@@ -23,9 +24,10 @@ MAX_ANSWER_BYTES = 16 * 2**20
 class HttpTools:
     """Makes the requests of HTTP tools. One for the process; it keeps nothing of one call for another."""
 
-    def __init__(self, origins: Collection[str], result_bytes: int) -> None:
+    def __init__(self, origins: Collection[str], result_bytes: int, headers: ToolHeaders) -> None:
         """`origins` as "https://host:port"; results are cut to `result_bytes` of UTF-8."""
         self._origins = frozenset(origin_of(origin) for origin in origins)
+        self._headers = headers
         self._result_bytes = result_bytes
         self._client = httpx2.AsyncClient(
             follow_redirects=False,
@@ -43,34 +45,36 @@ class HttpTools:
         """Closes what is still open."""
         await self._client.aclose()
 
-    async def call(self, tool: ToolConfig, body: Mapping[str, Any], idempotency_key: str) -> ToolResult:
+    async def call(
+        self, tool: ToolConfig, template: HttpRequest, body: Mapping[str, Any], outgoing: Outgoing
+    ) -> ToolResult:
         """Sends a bound body and answers what the model is told; only a cancellation is raised."""
         try:
-            request = self._request(tool, dict(body), idempotency_key)
+            request = self._request(template, dict(body), outgoing)
         except AddressRefused as error:
             return failed(f"The call was refused: {error}.")
         # Once the request may have left, a READ tool failed, but another may have taken effect.
         broken = run_pb2.TOOL_CALL_STATE_FAILED if tool.effect is Effect.READ else run_pb2.TOOL_CALL_STATE_UNKNOWN
         try:
-            async with asyncio.timeout(tool.timeout_seconds):
+            async with asyncio.timeout(outgoing.seconds):
                 return await self._exchange(request)
         except TimeoutError:
-            return ToolResult(broken, f"The tool did not answer within {tool.timeout_seconds:g} s.")
+            return ToolResult(broken, f"The tool did not answer within {outgoing.seconds:g} s.")
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
             return failed("The tool could not be reached.")
         except httpx2.RequestError:
             return ToolResult(broken, "The connection to the tool broke before its answer was whole.")
 
-    def _request(self, tool: ToolConfig, body: dict[str, Any], idempotency_key: str) -> httpx2.Request:
-        url = fill(tool.http.url, body, self._origins)
-        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
-        if tool.http.method == "GET":
+    def _request(self, template: HttpRequest, body: dict[str, Any], outgoing: Outgoing) -> httpx2.Request:
+        url = fill(template.url, body, self._origins)
+        headers = headers_for(outgoing, self._headers.of(origin_of(template.url)))
+        if template.method == "GET":
             return self._client.build_request("GET", _with_query(url, body), headers=headers)
-        if tool.http.method == "DELETE" and not body:
+        if template.method == "DELETE" and not body:
             return self._client.build_request("DELETE", url, headers=headers)
         content = to_json(body).encode()
-        headers["Content-Type"] = "application/json"
-        return self._client.build_request(tool.http.method, url, headers=headers, content=content)
+        headers["content-type"] = "application/json"
+        return self._client.build_request(template.method, url, headers=headers, content=content)
 
     async def _exchange(self, request: httpx2.Request) -> ToolResult:
         response = await self._client.send(request, stream=True)
@@ -79,25 +83,20 @@ class HttpTools:
                 return failed(f"The tool answered with status {response.status_code}; redirects are not followed.")
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 return failed("The tool's answer is compressed, which was not asked for.")
-            text = self._text(await _read(response), response.charset_encoding)
+            text = bounded(_text(await _read(response), response.charset_encoding), self._result_bytes, request.headers)
             if response.is_success:
                 return ToolResult(run_pb2.TOOL_CALL_STATE_SUCCEEDED, text)
             return failed(f"The tool answered with status {response.status_code}.\n{text}".rstrip())
         finally:
             await response.aclose()
 
-    def _text(self, content: bytes, charset: str | None) -> str:
-        try:
-            text = content.decode(charset or "utf-8", errors="replace")
-        except (LookupError, ValueError):
-            # Not every codec that Python knows is a charset, nor does each know how to replace.
-            text = content.decode("utf-8", errors="replace")
-        return self.bounded(text)
 
-    def bounded(self, text: str) -> str:
-        """The text repaired and, when it is too long, cut with its size before the cut."""
-        short, original = cut(repair(text), self._result_bytes)
-        return f"{short} [{original} bytes]" if original else short
+def _text(content: bytes, charset: str | None) -> str:
+    try:
+        return content.decode(charset or "utf-8", errors="replace")
+    except (LookupError, ValueError):
+        # Not every codec that Python knows is a charset, nor does each know how to replace.
+        return content.decode("utf-8", errors="replace")
 
 
 async def _read(response: httpx2.Response) -> bytes:

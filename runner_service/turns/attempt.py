@@ -1,6 +1,7 @@
 """One attempt at one turn: its tasks, and the one supervisor that starts, ends and reports them (SPEC 4.4, 4.5)."""
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ from runner_service.facts.text import render
 from runner_service.harnesses.base import TurnFailed
 from runner_service.harnesses.registry import Registry
 from runner_service.settings import Settings
+from runner_service.tools.builtin import BuiltinTools
+from runner_service.tools.callers import ToolCallers
 from runner_service.tools.calls import ToolCalls
+from runner_service.tools.grpc_calls import GrpcTools
 from runner_service.tools.http import HttpTools
 from runner_service.tools.ledger import NoLedger
 from runner_service.tools.offer import allowed, offered
@@ -46,6 +50,7 @@ class TurnResources:
     settings: Settings
     registry: Registry
     http: HttpTools
+    grpc_tools: GrpcTools
     sessions: grpc.aio.Channel
     """The process-owned channel to the session service."""
     detached: Detached
@@ -68,7 +73,8 @@ class Attempt:
         claims = call.context.run
         self._log = _log.bind(call_id=call.context.call_id, run_id=claims.run_id if claims else "")
         self._door = SessionDoor(resources.sessions, call, self._signal) if claims else None
-        self._opening: TurnOpening = self._door or DirectDoor(resources.sessions, call, start, self._signal)
+        door = self._door or DirectDoor(resources.sessions, call, start, self._signal)
+        self._opening: TurnOpening = door
         self.outbox = Outbox(self._signal, acknowledged=self._door is not None)
         self._lease = self._make_lease()
         self._tools = allowed(config.tools, call.context.scopes)
@@ -76,10 +82,13 @@ class Attempt:
             claims.attempt if claims else 0,
             self._tools,
             self._door or NoLedger(),
-            resources.http,
+            ToolCallers(resources.http, resources.grpc_tools, BuiltinTools(door)),
             self._flush,
             self._check,
+            self._left,
         )
+        self._turn_end = math.inf
+        self._remaining = call.remaining
 
     def call_ended(self) -> None:
         """To be called when the ExecuteTurn call is over, however it ended."""
@@ -116,7 +125,8 @@ class Attempt:
         async with harness.open(self._config) as ready:
             turn = await self._begin()
             loop = asyncio.get_running_loop()
-            clock = loop.call_later(self._config.limits.turn_seconds, self._timed_out.set)
+            self._turn_end = loop.time() + self._config.limits.turn_seconds
+            clock = loop.call_at(self._turn_end, self._timed_out.set)
             try:
                 await ready.play(turn)
             finally:
@@ -248,6 +258,12 @@ class Attempt:
         number = self.outbox.last
         await self.outbox.wait_stored(number)
         return number
+
+    def _left(self) -> float:
+        """Seconds until the turn must be over: by its own clock, or because its call ends."""
+        by_clock = self._turn_end - asyncio.get_running_loop().time()
+        by_call = self._remaining()
+        return max(0.0, by_clock if by_call is None else min(by_clock, by_call))
 
     async def _check(self) -> None:
         self._signal.check()

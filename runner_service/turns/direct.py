@@ -3,13 +3,30 @@
 from collections.abc import Awaitable, Sequence
 
 import grpc
-from turnkeeper.v1 import error_reason_pb2, session_pb2, turn_service_pb2_grpc
+from turnkeeper.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
+    error_reason_pb2,
+    session_pb2,
+    session_service_pb2,
+    session_service_pb2_grpc,
+    turn_service_pb2_grpc,
+)
 from turnkeeper.v1 import runner_service_pb2 as runner
 from turnkeeper.v1 import turn_service_pb2 as turns
 from turnkeeper.wire.context import Call
 from turnkeeper.wire.errors import PREFIX, ErrorDetail, Refused
 
-from runner_service.turns.door import CALL_SECONDS, SessionRefusal, bearer, time_for
+from runner_service.tools.builtin import NotAnswered, ToolRefused
+from runner_service.turns.door import (
+    CALL_SECONDS,
+    Method,
+    RequestT_contra,
+    ResponseT_co,
+    SessionRefusal,
+    bearer,
+    time_for,
+)
 from runner_service.turns.stop import StopSignal
 
 RETRY_SECONDS = 1.0
@@ -22,6 +39,8 @@ class DirectDoor:
 
     def __init__(self, channel: grpc.aio.Channel, call: Call, start: runner.TurnStart, signal: StopSignal) -> None:
         self._turns = turn_service_pb2_grpc.TurnServiceStub(channel)
+        self._sessions = session_service_pb2_grpc.SessionServiceStub(channel)
+        self._agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._call = call
         self._start = start
         self._signal = signal
@@ -54,6 +73,28 @@ class DirectDoor:
         return self._turns.ResolveTurnContext(
             request, timeout=time_for(self._call, seconds), metadata=bearer(self._call)
         )
+
+    async def update_session(
+        self, request: session_service_pb2.UpdateSessionRequest
+    ) -> session_service_pb2.UpdateSessionResponse:
+        """Renames the turn's session as its user may; no recorded call is closed with it."""
+        request.ClearField("tool_call_id")
+        return await self._for_tool(self._sessions.UpdateSession, request)
+
+    async def update_agent(
+        self, request: agent_service_pb2.UpdateAgentRequest
+    ) -> agent_service_pb2.UpdateAgentResponse:
+        """Renames the turn's agent as its user may; no recorded call is closed with it."""
+        request.ClearField("tool_call_id")
+        return await self._for_tool(self._agents.UpdateAgent, request)
+
+    async def _for_tool(self, method: Method[RequestT_contra, ResponseT_co], request: RequestT_contra) -> ResponseT_co:
+        """One try: a lost answer may belong to a change that was made."""
+        try:
+            return await method(request, timeout=time_for(self._call, CALL_SECONDS), metadata=bearer(self._call))
+        except grpc.aio.AioRpcError as error:
+            detail = ErrorDetail.of(error)
+            raise ToolRefused(detail) if detail.reason and detail.code not in _AWAY else NotAnswered from None
 
     async def prompt(self) -> Sequence[session_pb2.Message]:
         """The input and nothing else."""

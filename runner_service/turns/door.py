@@ -10,6 +10,8 @@ import grpc
 import structlog
 from google.protobuf.message import Message as ProtoMessage
 from turnkeeper.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
     error_reason_pb2,
     session_pb2,
     session_service_pb2,
@@ -20,12 +22,19 @@ from turnkeeper.v1 import turn_service_pb2 as turns
 from turnkeeper.wire.context import Call
 from turnkeeper.wire.errors import ErrorDetail, Refused
 
+from runner_service.tools.builtin import ToolRefused
 from runner_service.turns.stop import StopSignal
 
 CALL_SECONDS = 10.0
 PAGE_SIZE = 200
 # Codes after which the same call may succeed. All calls of a turn may be repeated: their rows keep the first one.
 _PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+# Codes of refusals that are about what a tool wants, not about its turn.
+_TOOLS_OWN = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+}
 # Codes after which a report will never be taken: the session is deleted, the token is over, or the report is wrong.
 _HOPELESS = {
     grpc.StatusCode.NOT_FOUND,
@@ -41,10 +50,13 @@ RequestT_contra = TypeVar("RequestT_contra", bound=ProtoMessage, contravariant=T
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
 
-class _Method(Protocol[RequestT_contra, ResponseT_co]):
+class Method(Protocol[RequestT_contra, ResponseT_co]):
+    """A unary method of a stub."""
+
     def __call__(
         self, request: RequestT_contra, /, *, timeout: float, metadata: tuple[tuple[str, str], ...]
-    ) -> Awaitable[ResponseT_co]: ...
+    ) -> Awaitable[ResponseT_co]:
+        """Calls it."""
 
 
 class SessionDoor:
@@ -53,6 +65,7 @@ class SessionDoor:
     def __init__(self, channel: grpc.aio.Channel, call: Call, signal: StopSignal) -> None:
         self._turns = turn_service_pb2_grpc.TurnServiceStub(channel)
         self._sessions = session_service_pb2_grpc.SessionServiceStub(channel)
+        self._agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._call = call
         self._claims = call.context.require_run()
         self._signal = signal
@@ -74,6 +87,18 @@ class SessionDoor:
     async def finish_tool_call(self, request: turns.FinishToolCallRequest) -> None:
         """Records a call's result."""
         await self._ask(self._turns.FinishToolCall, request)
+
+    async def update_session(
+        self, request: session_service_pb2.UpdateSessionRequest
+    ) -> session_service_pb2.UpdateSessionResponse:
+        """Renames the run's session, and closes the tool call that the request names."""
+        return await self._ask(self._sessions.UpdateSession, request, for_tool=True)
+
+    async def update_agent(
+        self, request: agent_service_pb2.UpdateAgentRequest
+    ) -> agent_service_pb2.UpdateAgentResponse:
+        """Renames the run's agent, and closes the tool call that the request names."""
+        return await self._ask(self._agents.UpdateAgent, request, for_tool=True)
 
     async def prompt(self) -> list[session_pb2.Message]:
         """The messages that the run's prompt sees, in order (SPEC 2.7)."""
@@ -109,8 +134,13 @@ class SessionDoor:
         """
         await self._insist(self._turns.ReportTurnStopped, stopped)
 
-    async def _ask(self, method: _Method[RequestT_contra, ResponseT_co], request: RequestT_contra) -> ResponseT_co:
-        """Repeats a call for as long as the turn may work: its lease, its clock or its call will end that."""
+    async def _ask(
+        self, method: Method[RequestT_contra, ResponseT_co], request: RequestT_contra, *, for_tool: bool = False
+    ) -> ResponseT_co:
+        """Repeats a call for as long as the turn may work: its lease, its clock or its call will end that.
+
+        A refusal stops the turn; one that is a tool's to hear is raised as ToolRefused.
+        """
         for delay in _delays():
             self._signal.check()
             try:
@@ -118,12 +148,14 @@ class SessionDoor:
                 return await method(request, timeout=timeout, metadata=bearer(self._call))
             except grpc.aio.AioRpcError as error:
                 detail = ErrorDetail.of(error)
+                if for_tool and refuses_tool(detail):
+                    raise ToolRefused(detail) from None
                 if detail.code not in _PASSING:
                     raise self._signal.stop(_cause(detail)) from error
                 await asyncio.sleep(delay if detail.retry_after is None else max(delay, detail.retry_after))
         raise AssertionError("delays never end")
 
-    async def _insist(self, method: _Method[RequestT_contra, ResponseT_co], request: RequestT_contra) -> None:
+    async def _insist(self, method: Method[RequestT_contra, ResponseT_co], request: RequestT_contra) -> None:
         for delay in _delays():
             left = self._call.context.expire_time - time.time()
             if left <= 0:
@@ -146,6 +178,11 @@ class SessionRefusal(Exception):
 def bearer(call: Call) -> tuple[tuple[str, str], ...]:
     """The turn's own credential, as metadata; nothing else of the call is passed on."""
     return (("authorization", f"Bearer {call.credential.reveal()}"),)
+
+
+def refuses_tool(detail: ErrorDetail) -> bool:
+    """Whether a refusal is about what a tool wants. A session that is gone ends its turn, an agent does not."""
+    return detail.code in _TOOLS_OWN or detail.metadata.get("resource") == "agent"
 
 
 def time_for(call: Call, seconds: float) -> float:

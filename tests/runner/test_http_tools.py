@@ -12,8 +12,10 @@ from turnkeeper.v1 import run_pb2
 from turnkeeper.wire.configs import Effect, HttpRequest, ToolConfig
 
 from runner_service.tools.address import AddressRefused, fill
+from runner_service.tools.headers import ToolHeaders
 from runner_service.tools.http import HttpTools
 from runner_service.tools.model import ToolResult
+from runner_service.tools.outgoing import Outgoing
 from tests.far.tools import ToolReply, ToolServer, json_reply, text_reply
 
 SUCCEEDED = run_pb2.TOOL_CALL_STATE_SUCCEEDED
@@ -25,7 +27,7 @@ RESULT_BYTES = 2048
 
 @pytest.fixture
 async def http(tools: ToolServer) -> AsyncIterator[HttpTools]:
-    made = HttpTools((tools.origin,), RESULT_BYTES)
+    made = HttpTools((tools.origin,), RESULT_BYTES, ToolHeaders({}, ()))
     yield made
     await made.close()
 
@@ -33,8 +35,9 @@ async def http(tools: ToolServer) -> AsyncIterator[HttpTools]:
 async def call(
     http: HttpTools, url: str, arguments: dict[str, Any] | None = None, *, method: str = "POST", **more: Any
 ) -> ToolResult:
-    key = more.pop("key", "k-1")
-    return await http.call(ToolConfig(name="t", http=HttpRequest(method, url), **more), arguments or {}, key)
+    template = HttpRequest(method, url)
+    outgoing = Outgoing("1.1.0", more.pop("seconds", 10.0), more.pop("key", "k-1"), more.pop("identity", None))
+    return await http.call(ToolConfig(name="t", http=template, **more), template, arguments or {}, outgoing)
 
 
 @pytest.mark.spec("7.10")
@@ -235,7 +238,7 @@ async def test_a_tool_that_takes_too_long(
 ) -> None:
     tools.hold("/x")
     async with asyncio.timeout(2):
-        result = await call(http, tools.url("/x"), effect=effect, timeout_seconds=0.2)
+        result = await call(http, tools.url("/x"), effect=effect, seconds=0.2)
     assert (result.state, result.text) == (state, "The tool did not answer within 0.2 s.")
     await tools.disconnected(within=1.0)
 
@@ -251,7 +254,7 @@ async def test_a_connection_that_breaks(
 async def test_a_tool_that_is_not_there() -> None:
     async with ToolServer() as gone:
         url, origin = gone.url("/x"), gone.origin
-    http = HttpTools((origin,), RESULT_BYTES)
+    http = HttpTools((origin,), RESULT_BYTES, ToolHeaders({}, ()))
     result = await call(http, url)
     await http.close()
     assert (result.state, result.text) == (FAILED, "The tool could not be reached.")
@@ -279,7 +282,7 @@ async def test_the_environment_sends_no_call_elsewhere(tools: ToolServer, monkey
     async with ToolServer() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.origin)
-        http = HttpTools((tools.origin,), RESULT_BYTES)
+        http = HttpTools((tools.origin,), RESULT_BYTES, ToolHeaders({}, ()))
         await call(http, tools.url("/x"))
         await http.close()
         assert (len(tools.requests), len(proxy.requests)) == (1, 0)
