@@ -92,7 +92,7 @@ async def kill_again_and_again(load: Load, chance: random.Random) -> None:
     """Kills one of the two, or both, after a number of further events."""
     processes = load.processes
     for _ in range(KILLS):
-        await load.events.at(len(load.events) + chance.randint(1, 25), within=20)
+        await load.events.at(len(load.events) + chance.randint(1, 25), within=40)
         victims = chance.choice(
             [[processes.session], [processes.runner], [processes.session], [processes.session, processes.runner]]
         )

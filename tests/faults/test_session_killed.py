@@ -1,5 +1,6 @@
 """The session service is killed in mid-run: what was shown stays, and every run reaches a true end."""
 
+import asyncio
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from turnkeeper.v1.run_service_pb2 import ListRunsRequest, WatchRunRequest
 from session_service.storage.schema import runs
 from tests.far import model
 from tests.far.gates import Gate
+from tests.far.link import Link
 from tests.fixtures.client import Client
 from tests.fixtures.journeys import (
     ended,
@@ -164,3 +166,31 @@ async def test_a_click_that_met_a_dead_service_is_one_run(processes: Processes) 
     await ended(ada, first.run.run_id)
     assert texts(await messages(ada, session_id)) == ["Hello", "once"]
     assert (await get(ada, first.run.run_id)).attempt == 1
+
+
+@pytest.mark.spec("2.1", "2.3")
+async def test_a_click_whose_answer_was_lost_is_one_run(processes: Processes) -> None:
+    ada = processes.client()
+    session_id = await new_session(ada)
+    click = start_request(session_id, {"wait_gate": "hold"})
+    async with (
+        Link(processes.session.address) as link,
+        Client(link.address, processes.runner.address, ada.token) as far,
+    ):
+        await messages(far, session_id)  # the connection stands
+        link.hold_answers()
+        lost = asyncio.ensure_future(far.runs.StartRun(click))
+        await processes.gates.reached("hold")  # so it is committed, but the caller was not told
+        await processes.session.kill()
+        link.cut()
+        with refused(""):
+            await lost
+    await processes.session.start()
+    ada = processes.client()
+
+    again = await ada.runs.StartRun(click)
+
+    assert not again.created
+    assert (await ended(ada, again.run.run_id)).failure.reason == run_pb2.FAILURE_REASON_ATTEMPT_LOST
+    assert texts(await messages(ada, session_id)) == ["Hello"]
+    assert [run.run_id for run in (await ada.runs.ListRuns(ListRunsRequest())).runs] == [again.run.run_id]

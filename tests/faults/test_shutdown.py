@@ -24,7 +24,7 @@ from tests.fixtures.journeys import (
 )
 from tests.fixtures.processes import Processes, Service, StartProcesses
 
-SLACK_SECONDS = 2.0
+SLACK_SECONDS = 4.0
 """What the end of a Python process takes on a busy machine."""
 
 
