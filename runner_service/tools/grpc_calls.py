@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import json_format
 from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.message import DecodeError
 from turnkeeper.v1 import run_pb2
 from turnkeeper.wire.configs import Effect, GrpcMethod, ToolConfig
 
 from runner_service.tools.descriptors import Descriptors
 from runner_service.tools.headers import ToolHeaders
+from runner_service.tools.json_form import NotItsForm, serialize, to_json
 from runner_service.tools.model import ToolResult, failed
 from runner_service.tools.outgoing import Outgoing, bounded, headers_for
 from runner_service.tools.reflection import MethodUnknown
@@ -81,12 +80,12 @@ class GrpcTools:
                 if not await _connected(channel):
                     return failed("The tool could not be reached.")
                 found = await self._descriptors.find(channel, method, given)
-                request = _request(found, body)
+                request = serialize(found.input_type, body)
         except TimeoutError:
             return failed(f"The tool could not be asked within {outgoing.seconds:g} s. Nothing was called.")
         except MethodUnknown as error:
             return failed(bounded(f"The call was refused: {error}.", self._result_bytes, sent))
-        except json_format.ParseError as error:
+        except NotItsForm as error:
             return failed(bounded(f"The arguments do not fit the method: {error}", MAX_STATUS_BYTES, sent))
         left = max(0.0, end - asyncio.get_running_loop().time())
         return await self._exchange(tool, channel, found, request, sent, left)
@@ -146,27 +145,7 @@ async def _connected(channel: grpc.aio.Channel) -> bool:
     return True
 
 
-def _request(method: MethodDescriptor, body: Mapping[str, Any]) -> bytes:
-    message = GetMessageClass(method.input_type)()
-    try:
-        json_format.ParseDict(dict(body), message, descriptor_pool=method.containing_service.file.pool)
-        return message.SerializeToString()
-    except (TypeError, ValueError) as error:
-        # Some values that do not fit are told by Python's own errors.
-        raise json_format.ParseError(str(error)) from None
-
-
 async def _json(method: MethodDescriptor, serialized: bytes) -> str:
-    message = GetMessageClass(method.output_type).FromString(serialized)
     if len(serialized) < _SMALL:
-        return _to_json(message)
-    return await asyncio.to_thread(_to_json, message)
-
-
-def _to_json(message: Message) -> str:
-    pool: Any = message.DESCRIPTOR.file.pool
-    try:
-        return json_format.MessageToJson(message, indent=None, ensure_ascii=False, descriptor_pool=pool)
-    except (TypeError, ValueError, json_format.SerializeToJsonError):
-        # For example an Any of a type that the server's description does not have.
-        return "The tool answered OK, but its answer has no JSON form."
+        return to_json(method.output_type, serialized)
+    return await asyncio.to_thread(to_json, method.output_type, serialized)
