@@ -1,7 +1,6 @@
 """The runner's door: a run token is checked inside the transaction that it serves."""
 
 import asyncio
-import time
 
 import grpc
 import pytest
@@ -19,7 +18,6 @@ from turnkeeper.v1.turn_service_pb2 import (
     StoppedToolCall,
 )
 
-from session_service.identity.keys import load_keys
 from session_service.runs.model import RunKey
 from session_service.runs.store import lock
 from session_service.storage.schema import runs
@@ -41,22 +39,6 @@ from tests.fixtures.journeys import (
 from tests.fixtures.pair import Pair
 
 
-async def runner_of(pair: Pair, run: run_pb2.Run, attempt: int = 1) -> Client:
-    """Calls as the runner of an attempt does: with its run token."""
-    keys = await load_keys(pair.session.storage)
-    token = keys.run_token(
-        tenant_id="acme",
-        user_id=run.user_id,
-        roles=(),
-        scopes=(),
-        session_id=run.session_id,
-        run_id=run.run_id,
-        attempt=attempt,
-        expire_time=int(time.time()) + 60,
-    )
-    return pair.client(token=token)
-
-
 async def held_run(pair: Pair, gate: str = "hold") -> tuple[Client, run_pb2.Run]:
     """A run whose turn waits at a gate."""
     ada = pair.client()
@@ -74,7 +56,7 @@ def call(call_id: str = "1.1.0", name: str = "tool", **fields: object) -> BeginT
 @pytest.mark.spec("3.4", "1.2")
 async def test_begin_turn_numbers_turns_and_makes_the_session_live(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    runner = await runner_of(pair, run)
+    runner = await pair.runner_of(run)
 
     session = (await ada.sessions.GetSession(GetSessionRequest(session_id=run.session_id))).session
     again = await runner.turns.BeginTurn(BeginTurnRequest(harness="scripted", runner_store="store-1"))
@@ -88,14 +70,14 @@ async def test_begin_turn_numbers_turns_and_makes_the_session_live(pair: Pair) -
     assert refusal.code is grpc.StatusCode.ABORTED
     second = await start(ada, run.session_id, {"wait_gate": "second"})
     await pair.gates.reached("second")
-    number = await (await runner_of(pair, second)).turns.BeginTurn(BeginTurnRequest(harness="scripted"))
+    number = await (await pair.runner_of(second)).turns.BeginTurn(BeginTurnRequest(harness="scripted"))
     assert number.turn_number == 2
 
 
 @pytest.mark.spec("3.2", "3.4", "1.2")
 async def test_another_attempt_is_fenced_and_touches_nothing(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    stranger = await runner_of(pair, run, attempt=2)
+    stranger = await pair.runner_of(run, attempt=2)
 
     with refused("ATTEMPT_FENCED"):
         await stranger.turns.BeginTurn(BeginTurnRequest(harness="scripted"))
@@ -113,7 +95,7 @@ async def test_another_attempt_is_fenced_and_touches_nothing(pair: Pair) -> None
 @pytest.mark.spec("3.6")
 async def test_a_call_is_recorded_before_and_after_and_its_result_is_used_again(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    runner = await runner_of(pair, run)
+    runner = await pair.runner_of(run)
 
     first = await runner.turns.BeginToolCall(call())
     again = await runner.turns.BeginToolCall(call())
@@ -138,7 +120,7 @@ async def test_a_call_is_recorded_before_and_after_and_its_result_is_used_again(
 @pytest.mark.spec("3.6", "4.5", "2.7")
 async def test_a_late_result_completes_the_record_and_changes_nothing_else(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    runner = await runner_of(pair, run)
+    runner = await pair.runner_of(run)
     await runner.turns.BeginToolCall(call())
     await cancel(ada, run.run_id)
     after = await ended(ada, run.run_id)
@@ -160,7 +142,7 @@ async def test_a_late_result_completes_the_record_and_changes_nothing_else(pair:
 @pytest.mark.spec("4.5")
 async def test_a_report_with_an_end_ends_a_running_run_with_the_events_that_are_not_stored(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    runner = await runner_of(pair, run)
+    runner = await pair.runner_of(run)
     stored = TurnEvent(number=1, text_delta=TextDelta(text="a", step=1))
     more = TurnEvent(number=2, text_delta=TextDelta(text="b", step=1))
     end = TurnEvent(number=3, turn_ended=TurnEnded(completed=TurnCompleted()))
@@ -178,7 +160,7 @@ async def test_a_report_with_an_end_ends_a_running_run_with_the_events_that_are_
 @pytest.mark.spec("4.5", "3.5")
 async def test_a_report_without_an_end_is_a_lost_attempt_and_says_what_is_known(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    runner = await runner_of(pair, run)
+    runner = await pair.runner_of(run)
     for call_id in ("1.1.0", "1.1.1", "1.1.2"):
         await runner.turns.BeginToolCall(call(call_id))
     result = FinishToolCallRequest(call_id="1.1.0", state=run_pb2.TOOL_CALL_STATE_SUCCEEDED, result="done")
@@ -198,7 +180,7 @@ async def test_a_report_without_an_end_is_a_lost_attempt_and_says_what_is_known(
 @pytest.mark.spec("4.5")
 async def test_confirmed_may_still_become_true_and_nothing_else(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    runner = await runner_of(pair, run)
+    runner = await pair.runner_of(run)
     await cancel(ada, run.run_id)
     before = await ended(ada, run.run_id)
 
@@ -216,7 +198,7 @@ async def test_confirmed_may_still_become_true_and_nothing_else(pair: Pair) -> N
 @pytest.mark.spec("9.5", "4.5")
 async def test_after_deletion_late_writes_touch_nothing_and_reports_end(pair: Pair) -> None:
     ada, run = await held_run(pair)
-    runner = await runner_of(pair, run)
+    runner = await pair.runner_of(run)
     result = FinishToolCallRequest(call_id="1.1.0", state=run_pb2.TOOL_CALL_STATE_SUCCEEDED, result="x")
     key = RunKey("acme", run.run_id)
 
