@@ -38,7 +38,7 @@ def _translated(message: session_pb2.Message, results: dict[tuple[str, str], str
             asked = [(f"call_{message.position}_{index}", call) for index, call in enumerate(message.tool_calls)]
             yield assistant(message.text, [(key, call.tool_name, call.arguments_json) for key, call in asked])
             for key, call in asked:
-                yield tool_result(key, results.get((message.run_id, call.call_id)) or INTERRUPTED)
+                yield tool_result(key, results.get((message.run_id, call.call_id), INTERRUPTED))
         case session_pb2.MESSAGE_ROLE_ASSISTANT if message.text.strip():
             yield {"role": "assistant", "content": message.text}
 
