@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-CODE := session_service runner_service protos tests demo scripts
+CODE := session_service runner_service protos tests demo bench scripts
 WORKERS ?= auto
 TEST_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help protos format check test spec demo serve clean
+.PHONY: help protos format check test spec demo serve bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z.]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -51,6 +52,9 @@ demo: $(INSTALLED) ## start both services and show, claim by claim, what they pr
 
 serve: $(INSTALLED) ## keep both services up for a laptop, and print how to call them
 	@$(BIN)/python -m demo.serve
+
+bench: $(INSTALLED) ## print what facts cost, beside a bare echo of the same run
+	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 clean: ## remove the environment and everything generated but not committed
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

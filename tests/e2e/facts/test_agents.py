@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pytest
 from turnkeeper.v1 import reference_pb2 as ref
@@ -18,7 +19,7 @@ from tests.fixtures.pair import Pair
 APPLICATION, WORKFLOW = ref.REFERENCE_FAMILY_APPLICATION, ref.REFERENCE_FAMILY_WORKFLOW
 EVALUATOR = ref.REFERENCE_FAMILY_EVALUATOR
 ARTIFACT, VARIANT = ref.REFERENCE_LEVEL_ARTIFACT, ref.REFERENCE_LEVEL_VARIANT
-Family = ref.ReferenceFamily.ValueType
+Family: TypeAlias = ref.ReferenceFamily.ValueType
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ async def test_an_ambiguous_turn_has_no_workflow_to_bind_and_an_identified_one_h
     pair.model.queue(wanted)
     await turn(pair, ada, session_id, config_json=config, references=[atlas.by_id(APPLICATION), vega.by_id(WORKFLOW)])
     assert pair.model.prompts[-1].texts("tool")[0].startswith("TOOL_BINDING_UNRESOLVED: agent")
-    assert pair.tools.requests == []
+    assert len(pair.tools.requests) == 0
     pair.model.queue(wanted)
     await turn(pair, ada, session_id, config_json=config, references=[atlas.by_id(APPLICATION)])
     assert pair.tools.requests[0].json() == {"agent": atlas.agent_id, "kind": "run", "draft": False}
