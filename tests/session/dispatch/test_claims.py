@@ -165,11 +165,12 @@ async def test_a_turn_that_the_runner_refuses_as_invalid_fails_at_once(pair: Pai
     """A config that this session service stored and this runner cannot read: versions that differ."""
     ada = pair.client()
     session_id = await new_session(ada)
-    await pair.stop_runner()
+    await start(ada, session_id, {"wait_gate": "hold"})
+    await pair.gates.reached("hold")
     run = await start(ada, session_id)
     newer = update(runs).where(runs.c.run_id == run.run_id).values(config_json='{"schema_version": 99}')
     await pair.session.storage.write("acme", lambda connection: connection.execute(newer))
-    await pair.start_runner()
+    pair.gates.open("hold")
 
     done = await ended(ada, run.run_id)
 
