@@ -112,11 +112,8 @@ async def test_a_streaming_model_is_hung_up_on_and_its_text_kept(processes: Proc
     processes.model.queue(model.text("A whole answer"))
     following = await ended(ada, (await start(ada, session_id, config_json=OPENAI, input="Again")).run_id)
     assert following.state == run_pb2.RUN_STATE_COMPLETED
-    assert [message["content"] for message in (await processes.model.prompt(2)).messages] == [
-        "Hello",
-        "Half an ",
-        "Again",
-    ]
+    told = [message for message in (await processes.model.prompt(2)).messages if message["role"] != "system"]
+    assert [message["content"] for message in told] == ["Hello", "Half an ", "Again"]
     assert processes.model.unanswered == 0
 
 
