@@ -1,99 +1,87 @@
-"""A runner service with its far sides, and callers of it."""
+"""A pair whose runner is looked at from both sides, and callers of it."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, MutableMapping
+from typing import Any, NoReturn
 
 import pytest
+import structlog
+from google.protobuf.duration_pb2 import Duration
 from turnkeeper.v1 import run_pb2, turn_event_pb2
 from turnkeeper.v1.runner_service_pb2 import ExecuteTurnRequest, TurnStart
 
-from runner_service.app import RunnerApp, runner_app
-from runner_service.harnesses.registry import discover
-from runner_service.settings import Settings
-from tests.far.gates import GateServer
-from tests.far.model import ModelServer
+from tests.far.log import Log
 from tests.far.tools import ToolServer
 from tests.fixtures.client import Client
-from tests.fixtures.issuer import Issuer
-from tests.runner.far_session import FarSession
+from tests.fixtures.pair import Pair, StartPair
 
 MODEL_KEY = "a-key-of-the-model"
 
-StartRunner = Callable[..., AbstractAsyncContextManager[RunnerApp]]
 Direct = Callable[..., Coroutine[Any, Any, list[turn_event_pb2.TurnEvent]]]
 
 
 @pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    """A model."""
-    async with ModelServer() as far:
-        yield far
-
-
-@pytest.fixture
 async def tools() -> AsyncIterator[ToolServer]:
-    """A tool server."""
+    """A tool server, for what needs no more."""
     async with ToolServer() as far:
         yield far
 
 
 @pytest.fixture
-async def gates() -> AsyncIterator[GateServer]:
-    """Gates for scripts."""
-    async with GateServer() as far:
-        yield far
+async def linked(start_pair: StartPair) -> AsyncIterator[Pair]:
+    """A pair with a link between dispatcher and runner."""
+    async with start_pair(turn_link=True) as pair:
+        yield pair
+
+
+class Logs:
+    """What the services of this process log."""
+
+    def __init__(self) -> None:
+        self._entries: Log[dict[str, Any]] = Log("log entry")
+
+    def __call__(self, _logger: object, _level: str, entry: MutableMapping[str, Any]) -> NoReturn:
+        """Takes an entry, in place of structlog's own processors."""
+        self._entries.append(dict(entry))
+        raise structlog.DropEvent
+
+    def answers(self) -> list[str]:
+        """What runners asked and were answered so far, as "method" or "method reason", in order."""
+        return [
+            f"{entry['method'].rpartition('/')[2]} {entry['reason']}".rstrip()
+            for entry in self._entries
+            if entry["event"] == "call" and _is_asked_by_runners(entry["method"])
+        ]
+
+    async def entry(self, event: str) -> dict[str, Any]:
+        """The first entry of this name, as soon as it is written."""
+        number = 1
+        while (found := await self._entries.at(number))["event"] != event:
+            number += 1
+        return found
 
 
 @pytest.fixture
-async def sessions() -> AsyncIterator[FarSession]:
-    """A session service that does what the test says."""
-    async with FarSession() as far:
-        yield far
+def logs() -> Iterator[Logs]:
+    """The logs from now on."""
+    taken = Logs()
+    processors = structlog.get_config()["processors"]  # changed in place: loggers that are bound keep this very list
+    before = list(processors)
+    processors[:] = [taken]
+    try:
+        yield taken
+    finally:
+        processors[:] = before
+
+
+def _is_asked_by_runners(method: str) -> bool:
+    return "TurnService" in method or method.endswith("ListMessages")
 
 
 @pytest.fixture
-def start_runner(
-    issuer: Issuer, model: ModelServer, tools: ToolServer, gates: GateServer, sessions: FarSession
-) -> StartRunner:
-    """Starts runners; settings of the test's choice win."""
-
-    @asynccontextmanager
-    async def start(*, harnesses: dict[str, Any] | None = None, **given: Any) -> AsyncIterator[RunnerApp]:
-        settings: dict[str, Any] = {
-            "listen": "127.0.0.1:0",
-            "session_target": sessions.address,
-            "user_jwks": str(issuer.jwks_path),
-            "user_issuer": issuer.name,
-            "user_audience": issuer.audience,
-            "openai_base_url": model.base_url,
-            "openai_api_key": MODEL_KEY,
-            "tool_origins": (tools.origin,),
-            "gate_address": gates.address,
-            "store_id": "store-1",
-            "stop_grace_seconds": 1.0,
-            "shutdown_grace_seconds": 4.0,
-        }
-        factories = None if harnesses is None else {**discover(), **harnesses}
-        async with runner_app(Settings(**{**settings, **given}), harnesses=factories) as app:
-            yield app
-
-    return start
-
-
-@pytest.fixture
-async def runner(start_runner: StartRunner) -> AsyncIterator[RunnerApp]:
-    """A running runner service."""
-    async with start_runner() as app:
-        yield app
-
-
-@pytest.fixture
-async def ada(runner: RunnerApp, issuer: Issuer, sessions: FarSession) -> AsyncIterator[Client]:
+def ada(pair: Pair) -> Client:
     """A user who may do everything."""
-    async with Client(sessions.address, runner.address, issuer.token()) as client:
-        yield client
+    return pair.client()
 
 
 @pytest.fixture
@@ -101,11 +89,16 @@ def direct(ada: Client) -> Direct:
     """Executes a direct turn to its end and gives its events."""
 
     async def execute(config: str, text: str = "Hello", **call: Any) -> list[turn_event_pb2.TurnEvent]:
-        stream = ada.runner.ExecuteTurn(**call)
-        await stream.write(ExecuteTurnRequest(start=TurnStart(input=text, config_json=config)))
-        return [response.event async for response in stream]
+        return await direct_turn(ada, config, text, **call)
 
     return execute
+
+
+async def direct_turn(client: Client, config: str, text: str = "Hello", **call: Any) -> list[turn_event_pb2.TurnEvent]:
+    """The events of a direct turn."""
+    stream = client.runner.ExecuteTurn(**call)
+    await stream.write(ExecuteTurnRequest(start=TurnStart(input=text, config_json=config)))
+    return [response.event async for response in stream]
 
 
 def openai_config(*tools: dict[str, Any], **more: Any) -> str:
@@ -120,9 +113,14 @@ def tool(name: str, url: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "http": {"method": "POST", "url": url}, **more}
 
 
-def text_of(events: list[turn_event_pb2.TurnEvent]) -> str:
+def text_of(events: Iterable[turn_event_pb2.TurnEvent]) -> str:
     """The whole text of a turn."""
     return "".join(event.text_delta.text for event in events)
+
+
+def bodies(events: Iterable[turn_event_pb2.TurnEvent]) -> list[str]:
+    """The kinds of the events, in order."""
+    return [str(event.WhichOneof("body")) for event in events]
 
 
 def failure_of(events: list[turn_event_pb2.TurnEvent]) -> str:
@@ -130,3 +128,8 @@ def failure_of(events: list[turn_event_pb2.TurnEvent]) -> str:
     ended = events[-1].turn_ended
     assert ended.WhichOneof("outcome")
     return run_pb2.FailureReason.Name(ended.failed.reason) if ended.HasField("failed") else ""
+
+
+def duration(seconds: float) -> Duration:
+    """Seconds as a Duration."""
+    return Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))

@@ -8,16 +8,16 @@ import pytest
 from turnkeeper.v1.runner_service_pb2 import ExecuteTurnRequest, Lease, ListHarnessesRequest, TurnStart
 from turnkeeper.wire import errors
 
-from runner_service.app import RunnerApp
 from tests.far import model as m
-from tests.far.gates import Gate, GateServer
-from tests.far.model import ModelServer
-from tests.far.tools import ToolServer
+from tests.far.gates import Gate
 from tests.fixtures.client import Client
-from tests.fixtures.issuer import ALL_SCOPES, Issuer
+from tests.fixtures.issuer import ALL_SCOPES
 from tests.fixtures.journeys import scripted
-from tests.runner.conftest import Direct, failure_of, openai_config, text_of, tool
-from tests.runner.far_session import FarSession, bodies, duration
+from tests.fixtures.pair import Pair
+from tests.runner.conftest import Direct, bodies, direct_turn, duration, failure_of, openai_config, text_of, tool
+
+# Such a turn stores nothing, so one kind of database will do.
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 async def test_a_script_is_played_with_numbered_events(direct: Direct) -> None:
@@ -47,56 +47,56 @@ async def test_an_unknown_harness(direct: Direct) -> None:
 
 
 @pytest.mark.spec("4.10", "4.4")
-async def test_cancelling_the_call_closes_the_models_socket(ada: Client, model: ModelServer) -> None:
+async def test_cancelling_the_call_closes_the_models_socket(ada: Client, pair: Pair) -> None:
     gate = Gate()
-    model.queue(m.text("Once"), m.hold(gate), m.text(" more"))
+    pair.model.queue(m.text("Once"), m.hold(gate), m.text(" more"))
     stream = ada.runner.ExecuteTurn()
     await stream.write(ExecuteTurnRequest(start=TurnStart(input="Hello", config_json=openai_config())))
     async for response in stream:
         if response.event.HasField("text_delta"):
             break
     stream.cancel()
-    await model.disconnected(within=1.0)
-    assert len(model.requests) == 1
+    await pair.model.disconnected(within=1.0)
+    assert len(pair.model.requests) == 1
 
 
 @pytest.mark.spec("4.10", "4.4")
-async def test_the_calls_deadline_closes_the_models_socket(direct: Direct, model: ModelServer) -> None:
-    model.queue(m.text("Once"), m.hold(Gate()))
+async def test_the_calls_deadline_closes_the_models_socket(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.text("Once"), m.hold(Gate()))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await direct(openai_config(), timeout=0.5)
+        await direct(openai_config(), timeout=1.5)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await model.disconnected(within=1.0)
+    await pair.model.disconnected(within=1.0)
 
 
 @pytest.mark.spec("4.10", "4.4")
-async def test_cancelling_the_call_closes_the_tools_socket(ada: Client, model: ModelServer, tools: ToolServer) -> None:
-    tools.hold("/slow")
-    model.queue(m.tool_calls(m.Call("slow")))
+async def test_cancelling_the_call_closes_the_tools_socket(ada: Client, pair: Pair) -> None:
+    pair.tools.hold("/slow")
+    pair.model.queue(m.tool_calls(m.Call("slow")))
     stream = ada.runner.ExecuteTurn()
-    config = openai_config(tool("slow", tools.url("/slow")))
+    config = openai_config(tool("slow", pair.tools.url("/slow")))
     await stream.write(ExecuteTurnRequest(start=TurnStart(input="Hello", config_json=config)))
     reading = asyncio.ensure_future(anext(aiter(stream)))
-    await tools.request()
+    await pair.tools.request()
     stream.cancel()
-    await tools.disconnected(within=1.0)
+    await pair.tools.disconnected(within=1.0)
     await asyncio.wait({reading})
-    assert len(model.requests) == 1
+    assert len(pair.model.requests) == 1
 
 
 @pytest.mark.spec("4.10", "4.4")
-async def test_cancelling_the_call_closes_the_gates_socket(ada: Client, gates: GateServer) -> None:
+async def test_cancelling_the_call_closes_the_gates_socket(ada: Client, pair: Pair) -> None:
     stream = ada.runner.ExecuteTurn()
     await stream.write(ExecuteTurnRequest(start=TurnStart(input="x", config_json=scripted({"wait_gate": "g"}))))
-    await gates.reached("g")
+    await pair.gates.reached("g")
     stream.cancel()
-    await gates.disconnected("g", within=1.0)
+    await pair.gates.disconnected("g", within=1.0)
 
 
-async def test_a_closed_gate_fails_the_turn(direct: Direct, gates: GateServer) -> None:
+async def test_a_closed_gate_fails_the_turn(direct: Direct, pair: Pair) -> None:
     running = asyncio.create_task(direct(scripted({"wait_gate": "g"})))
-    await gates.reached("g")
-    gates.break_off("g")
+    await pair.gates.reached("g")
+    pair.gates.break_off("g")
     assert failure_of(await running) == "FAILURE_REASON_HARNESS_ERROR"
 
 
@@ -136,20 +136,17 @@ async def test_a_call_that_starts_with_nothing(ada: Client) -> None:
 
 
 @pytest.mark.spec("1.5")
-async def test_a_harness_is_offered_only_the_tools_that_the_callers_scopes_allow(
-    runner: RunnerApp, issuer: Issuer, sessions: FarSession, model: ModelServer, tools: ToolServer
-) -> None:
-    config = openai_config(tool("open", tools.url("/open")), tool("shut", tools.url("/shut"), scopes=["secrets:write"]))
+async def test_a_harness_is_offered_only_the_tools_that_the_callers_scopes_allow(pair: Pair) -> None:
+    config = openai_config(
+        tool("open", pair.tools.url("/open")), tool("shut", pair.tools.url("/shut"), scopes=["secrets:write"])
+    )
     scopes = [scope for scope in ALL_SCOPES if scope != "secrets:write"]
-    model.queue(m.tool_calls(m.Call("shut"), m.Call("open")))
-    model.queue(m.text("done"))
-    async with Client(sessions.address, runner.address, issuer.token(scopes=scopes)) as client:
-        stream = client.runner.ExecuteTurn()
-        await stream.write(ExecuteTurnRequest(start=TurnStart(input="x", config_json=config)))
-        assert failure_of([response.event async for response in stream]) == ""
-    assert [offered["name"] for offered in (await model.prompt()).tools] == ["open"]
-    assert (await model.prompt(2)).texts("tool")[0].startswith("There is no tool 'shut'")
-    assert [request.path for request in tools.requests] == ["/open"]
+    pair.model.queue(m.tool_calls(m.Call("shut"), m.Call("open")))
+    pair.model.queue(m.text("done"))
+    assert failure_of(await direct_turn(pair.client(scopes=scopes), config)) == ""
+    assert [offered["name"] for offered in (await pair.model.prompt()).tools] == ["open"]
+    assert (await pair.model.prompt(2)).texts("tool")[0].startswith("There is no tool 'shut'")
+    assert [request.path for request in pair.tools.requests] == ["/open"]
 
 
 async def test_the_harnesses_are_listed(ada: Client) -> None:

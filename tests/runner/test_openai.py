@@ -5,24 +5,31 @@ import json
 from typing import Any
 
 import pytest
-from turnkeeper.v1.runner_service_pb2 import ExecuteTurnRequest, TurnStart
-from turnkeeper.v1.turn_event_pb2 import TurnEvent
 
 from tests.far import model as m
 from tests.far.gates import Gate
-from tests.far.model import ModelServer
-from tests.far.tools import ToolServer, text_reply
-from tests.fixtures.client import Client
-from tests.fixtures.issuer import Issuer
-from tests.runner.conftest import MODEL_KEY, Direct, StartRunner, failure_of, openai_config, text_of, tool
-from tests.runner.far_session import FarSession, bodies
+from tests.far.tools import text_reply
+from tests.fixtures.pair import Pair, StartPair
+from tests.runner.conftest import (
+    MODEL_KEY,
+    Direct,
+    bodies,
+    direct_turn,
+    failure_of,
+    openai_config,
+    text_of,
+    tool,
+)
+
+# Direct turns store nothing, so one kind of database will do.
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 TRUNCATED = "FAILURE_REASON_UPSTREAM_TRUNCATED"
 UPSTREAM = "FAILURE_REASON_UPSTREAM_ERROR"
 
 
-async def test_a_plain_answer_with_its_usage(direct: Direct, model: ModelServer) -> None:
-    model.queue(m.reasoning("Let me", " see"), m.text("Good ", "day."), m.usage(7, 3))
+async def test_a_plain_answer_with_its_usage(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.reasoning("Let me", " see"), m.text("Good ", "day."), m.usage(7, 3))
     config = openai_config(instructions="Be kind.", model={"name": "m-9", "temperature": 0.5, "max_output_tokens": 99})
     events = await direct(config, "Hello")
     assert text_of(events) == "Good day."
@@ -32,33 +39,34 @@ async def test_a_plain_answer_with_its_usage(direct: Direct, model: ModelServer)
     [step] = [event.message_completed for event in events if event.HasField("message_completed")]
     assert (step.step, step.finish_reason) == (1, "stop")
     assert failure_of(events) == ""
-    body = (await model.prompt()).body
-    assert body["messages"] == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+    body = (await pair.model.prompt()).body
+    leading, asked = body["messages"]
+    assert leading["role"] == "system"
+    assert leading["content"].startswith("Be kind.")
+    assert asked == {"role": "user", "content": "Hello"}
     assert (body["model"], body["temperature"], body["max_completion_tokens"]) == ("m-9", 0.5, 99)
     assert body["stream_options"] == {"include_usage": True}
     assert "tools" not in body
 
 
-async def test_parallel_calls_run_side_by_side_and_are_told_in_order(
-    direct: Direct, model: ModelServer, tools: ToolServer
-) -> None:
-    first = tools.hold("/first", text_reply("one"))
-    tools.queue("/second", text_reply("two"))
-    model.queue(m.text("Looking. "), m.tool_calls(m.Call("first", {"a": 1}), m.Call("second")))
-    model.queue(m.text("Done."))
+async def test_parallel_calls_run_side_by_side_and_are_told_in_order(direct: Direct, pair: Pair) -> None:
+    first = pair.tools.hold("/first", text_reply("one"))
+    pair.tools.queue("/second", text_reply("two"))
+    pair.model.queue(m.text("Looking. "), m.tool_calls(m.Call("first", {"a": 1}), m.Call("second")))
+    pair.model.queue(m.text("Done."))
     running = asyncio.create_task(
-        direct(openai_config(tool("first", tools.url("/first")), tool("second", tools.url("/second"))))
+        direct(openai_config(tool("first", pair.tools.url("/first")), tool("second", pair.tools.url("/second"))))
     )
-    await tools.request(2)  # the second one came although the first has no answer
+    await pair.tools.request(2)  # the second one came although the first has no answer
     first.open()
     assert text_of(await running) == "Looking. Done."
-    told = (await model.prompt(2)).messages
-    assert told[1]["content"] == "Looking. "
-    assert [call["function"] for call in told[1]["tool_calls"]] == [
+    _, _, asked, *told = (await pair.model.prompt(2)).messages
+    assert asked["content"] == "Looking. "
+    assert [call["function"] for call in asked["tool_calls"]] == [
         {"name": "first", "arguments": '{"a": 1}'},
         {"name": "second", "arguments": "{}"},
     ]
-    assert [(each["tool_call_id"], each["content"]) for each in told[2:]] == [
+    assert [(each["tool_call_id"], each["content"]) for each in told] == [
         ("call_0_first", "one"),
         ("call_1_second", "two"),
     ]
@@ -102,101 +110,99 @@ def _delta(index: int | None, key: str | None, name: str | None, arguments: Any)
         "arguments as objects",
     ],
 )
-async def test_two_calls_however_a_provider_cuts_them(
-    direct: Direct, model: ModelServer, tools: ToolServer, deltas: list[dict[str, Any]]
-) -> None:
-    model.queue(m.deltas(*deltas))
-    model.queue(m.text("ok"))
-    events = await direct(openai_config(tool("echo", tools.url("/echo"))))
+async def test_two_calls_however_a_provider_cuts_them(direct: Direct, pair: Pair, deltas: list[dict[str, Any]]) -> None:
+    pair.model.queue(m.deltas(*deltas))
+    pair.model.queue(m.text("ok"))
+    events = await direct(openai_config(tool("echo", pair.tools.url("/echo"))))
     assert failure_of(events) == ""
-    assert sorted(request.json()["n"] for request in tools.requests) == [1, 2]
+    assert sorted(request.json()["n"] for request in pair.tools.requests) == [1, 2]
     # The far side refuses a prompt whose calls and results do not match.
-    assert [json.loads(text)["n"] for text in (await model.prompt(2)).texts("tool")] == [1, 2]
+    assert [json.loads(text)["n"] for text in (await pair.model.prompt(2)).texts("tool")] == [1, 2]
 
 
 @pytest.mark.parametrize("arguments", ['{"a":', "[1]", "nonsense", '{"a":NaN}', '{"a":1,"a":2}', '"\ud800"'])
 async def test_malformed_arguments_are_an_error_result_and_no_request(
-    direct: Direct, model: ModelServer, tools: ToolServer, arguments: str
+    direct: Direct, pair: Pair, arguments: str
 ) -> None:
-    model.queue(m.tool_calls(m.Call("echo", arguments)))
-    model.queue(m.text("sorry"))
-    events = await direct(openai_config(tool("echo", tools.url("/echo"))))
+    pair.model.queue(m.tool_calls(m.Call("echo", arguments)))
+    pair.model.queue(m.text("sorry"))
+    events = await direct(openai_config(tool("echo", pair.tools.url("/echo"))))
     assert (text_of(events), failure_of(events)) == ("sorry", "")
-    assert len(tools.requests) == 0
-    [told] = (await model.prompt(2)).texts("tool")
+    assert len(pair.tools.requests) == 0
+    [told] = (await pair.model.prompt(2)).texts("tool")
     assert told.startswith("The arguments are not")
     # What is sent back must be an object, whatever the model wrote.
-    [call] = (await model.prompt(2)).messages[1]["tool_calls"]
+    [call] = (await pair.model.prompt(2)).messages[2]["tool_calls"]
     assert isinstance(json.loads(call["function"]["arguments"]), dict)
 
 
-async def test_an_unknown_tool_for_ever_ends_at_exactly_the_step_limit(direct: Direct, model: ModelServer) -> None:
-    model.respond = lambda _: m.tool_calls(m.Call("no such tool!"))
+async def test_an_unknown_tool_for_ever_ends_at_exactly_the_step_limit(direct: Direct, pair: Pair) -> None:
+    pair.model.respond = lambda _: m.tool_calls(m.Call("no such tool!"))
     events = await direct(openai_config(limits={"max_steps": 3}))
     assert failure_of(events) == "FAILURE_REASON_MAX_STEPS"
-    assert len(model.requests) == 3
+    assert len(pair.model.requests) == 3
 
 
-async def test_the_last_steps_calls_are_not_made(direct: Direct, model: ModelServer, tools: ToolServer) -> None:
-    model.respond = lambda _: m.tool_calls(m.Call("echo"))
-    events = await direct(openai_config(tool("echo", tools.url("/echo")), limits={"max_steps": 2}))
+async def test_the_last_steps_calls_are_not_made(direct: Direct, pair: Pair) -> None:
+    pair.model.respond = lambda _: m.tool_calls(m.Call("echo"))
+    events = await direct(openai_config(tool("echo", pair.tools.url("/echo")), limits={"max_steps": 2}))
     assert failure_of(events) == "FAILURE_REASON_MAX_STEPS"
-    assert len(tools.requests) == 1
+    assert len(pair.tools.requests) == 1
 
 
 @pytest.mark.parametrize("cleanly", [True, False])
-async def test_a_stream_without_a_finish_reason_is_truncated(direct: Direct, model: ModelServer, cleanly: bool) -> None:
-    model.queue(m.text("Half an ans"), m.truncated(cleanly=cleanly))
+async def test_a_stream_without_a_finish_reason_is_truncated(direct: Direct, pair: Pair, cleanly: bool) -> None:
+    pair.model.queue(m.text("Half an ans"), m.truncated(cleanly=cleanly))
     events = await direct(openai_config())
     assert (text_of(events), failure_of(events)) == ("Half an ans", TRUNCATED)
-    assert len(model.requests) == 1  # no second try could take back what was said
+    assert len(pair.model.requests) == 1  # no second try could take back what was said
 
 
-async def test_a_truncated_stream_makes_no_tool_call(direct: Direct, model: ModelServer, tools: ToolServer) -> None:
-    model.queue(m.tool_calls(m.Call("echo")), m.truncated())
-    events = await direct(openai_config(tool("echo", tools.url("/echo"))))
+async def test_a_truncated_stream_makes_no_tool_call(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.tool_calls(m.Call("echo")), m.truncated())
+    events = await direct(openai_config(tool("echo", pair.tools.url("/echo"))))
     assert failure_of(events) == TRUNCATED
-    assert len(tools.requests) == 0
+    assert len(pair.tools.requests) == 0
 
 
-async def test_what_breaks_after_the_last_word_breaks_nothing(direct: Direct, model: ModelServer) -> None:
-    model.queue(m.text("whole"), [m.Delta({}, "stop")], m.truncated(cleanly=False))
+async def test_what_breaks_after_the_last_word_breaks_nothing(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.text("whole"), [m.Delta({}, "stop")], m.truncated(cleanly=False))
     events = await direct(openai_config())
     assert (text_of(events), failure_of(events)) == ("whole", "")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_passing_error_is_tried_again(direct: Direct, model: ModelServer, status: int) -> None:
-    model.queue(m.error(status))
-    model.queue(m.text("there"))
+async def test_a_passing_error_is_tried_again(direct: Direct, pair: Pair, status: int) -> None:
+    pair.model.queue(m.error(status))
+    pair.model.queue(m.text("there"))
     events = await direct(openai_config())
     assert (text_of(events), failure_of(events)) == ("there", "")
-    assert len(model.requests) == 2
+    assert len(pair.model.requests) == 2
 
 
-async def test_a_break_before_any_text_is_tried_again(direct: Direct, model: ModelServer) -> None:
-    model.queue(m.truncated(cleanly=False))
-    model.queue(m.text("there"))
+async def test_a_break_before_any_text_is_tried_again(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.truncated(cleanly=False))
+    pair.model.queue(m.text("there"))
     assert text_of(await direct(openai_config())) == "there"
 
 
-async def test_tries_are_bounded(direct: Direct, model: ModelServer) -> None:
-    model.respond = lambda _: m.error(503)
+async def test_tries_are_bounded(direct: Direct, pair: Pair) -> None:
+    pair.model.respond = lambda _: m.error(503)
     events = await direct(openai_config())
     assert failure_of(events) == UPSTREAM
     assert events[-1].turn_ended.failed.message == "The model's service answered with status 503."
-    assert len(model.requests) == 3
+    assert len(pair.model.requests) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
 async def test_a_lasting_error_is_not_tried_again_and_its_words_are_not_passed_on(
-    direct: Direct, model: ModelServer, status: int
+    direct: Direct, pair: Pair, status: int
 ) -> None:
-    model.queue(m.error(status, f"Incorrect API key provided: {MODEL_KEY} " + "x" * 30_000))
+    pair.model.queue(m.error(status, f"Incorrect API key provided: {MODEL_KEY} " + "x" * 30_000))
     events = await direct(openai_config())
     assert failure_of(events) == UPSTREAM
     assert events[-1].turn_ended.failed.message == f"The model's service answered with status {status}."
-    assert len(model.requests) == 1
+    assert len(pair.model.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -209,59 +215,59 @@ async def test_a_lasting_error_is_not_tried_again_and_its_words_are_not_passed_o
         b'data: {"error": {"message": "the key a-key-of-the-model is bad"}}\n\n',
     ],
 )
-async def test_a_stream_that_breaks_the_protocol(direct: Direct, model: ModelServer, data: bytes) -> None:
-    model.queue([m.Raw(data)])
+async def test_a_stream_that_breaks_the_protocol(direct: Direct, pair: Pair, data: bytes) -> None:
+    pair.model.queue([m.Raw(data)])
     events = await direct(openai_config())
     assert failure_of(events) == UPSTREAM
     assert MODEL_KEY not in events[-1].turn_ended.failed.message
 
 
 @pytest.mark.spec("11.1")
-async def test_half_an_emoji_is_repaired_and_a_split_one_arrives_whole(direct: Direct, model: ModelServer) -> None:
+async def test_half_an_emoji_is_repaired_and_a_split_one_arrives_whole(direct: Direct, pair: Pair) -> None:
     split = '{"choices": [{"index": 0, "delta": {"content": "%s"}}]}'
-    model.queue(
+    pair.model.queue(
         [m.Raw(f"data: {split % piece}\n\n".encode()) for piece in (r"a\ud83d", r"\ude00b", r"\u0000", r"c\ud83d")]
     )
     events = await direct(openai_config())
     assert (text_of(events), failure_of(events)) == ("a😀b\ufffdc\ufffd", "")
 
 
-async def test_utf8_split_between_packets_arrives_whole(direct: Direct, model: ModelServer) -> None:
+async def test_utf8_split_between_packets_arrives_whole(direct: Direct, pair: Pair) -> None:
     event = 'data: {"choices": [{"index": 0, "delta": {"content": "naïve 😀"}}]}\n\n'.encode()
-    model.queue([m.Raw(bytes([byte])) for byte in event])
+    pair.model.queue([m.Raw(bytes([byte])) for byte in event])
     assert text_of(await direct(openai_config())) == "naïve 😀"
 
 
 @pytest.mark.spec("3.7")
-async def test_a_model_that_says_nothing_in_time(direct: Direct, model: ModelServer) -> None:
-    model.queue([m.Raw(b": still here\n\n"), m.Delta({"role": "assistant", "content": ""})], m.hold(Gate()))
+async def test_a_model_that_says_nothing_in_time(direct: Direct, pair: Pair) -> None:
+    pair.model.queue([m.Raw(b": still here\n\n"), m.Delta({"role": "assistant", "content": ""})], m.hold(Gate()))
     async with asyncio.timeout(3):
         events = await direct(openai_config(limits={"first_token_seconds": 0.3}))
     assert failure_of(events) == UPSTREAM
-    await model.disconnected(within=1.0)
-    assert len(model.requests) == 1
+    await pair.model.disconnected(within=1.0)
+    assert len(pair.model.requests) == 1
 
 
 @pytest.mark.spec("3.7")
-async def test_a_model_call_that_takes_too_long(direct: Direct, model: ModelServer) -> None:
-    model.queue(m.text("Once"), m.hold(Gate()))
+async def test_a_model_call_that_takes_too_long(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.text("Once"), m.hold(Gate()))
     async with asyncio.timeout(3):
         events = await direct(openai_config(limits={"model_call_seconds": 0.4, "first_token_seconds": 0.3}))
     assert (text_of(events), failure_of(events)) == ("Once", UPSTREAM)
-    await model.disconnected(within=1.0)
+    await pair.model.disconnected(within=1.0)
 
 
 @pytest.mark.spec("3.7")
-async def test_a_dripping_model_stretches_no_limit(direct: Direct, model: ModelServer) -> None:
-    model.queue(m.drip("x" * 1000, seconds=0.02))
+async def test_a_dripping_model_stretches_no_limit(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.drip("x" * 1000, seconds=0.02))
     events = await direct(openai_config(limits={"turn_seconds": 0.5}))
     assert failure_of(events) == "FAILURE_REASON_TURN_TIMEOUT"
-    await model.disconnected(within=1.0)
+    await pair.model.disconnected(within=1.0)
 
 
-async def test_a_stream_that_is_slow_but_healthy_is_not_cut(direct: Direct, model: ModelServer) -> None:
+async def test_a_stream_that_is_slow_but_healthy_is_not_cut(direct: Direct, pair: Pair) -> None:
     gate = Gate()
-    model.queue(m.text("One "), m.hold(gate), m.text("two"))
+    pair.model.queue(m.text("One "), m.hold(gate), m.text("two"))
     running = asyncio.create_task(direct(openai_config(limits={"first_token_seconds": 0.3})))
     await gate.reached()
     await asyncio.wait({running}, timeout=0.6)  # twice the time that the first token had
@@ -270,27 +276,18 @@ async def test_a_stream_that_is_slow_but_healthy_is_not_cut(direct: Direct, mode
 
 
 async def test_without_a_model_service_the_failure_says_what_to_set(
-    start_runner: StartRunner, issuer: Issuer, sessions: FarSession, monkeypatch: pytest.MonkeyPatch
+    start_pair: StartPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    async with (
-        start_runner(openai_base_url=None, openai_api_key=None) as runner,
-        Client(sessions.address, runner.address, issuer.token()) as client,
-    ):
-        events = await _execute(client, openai_config())
+    async with start_pair(runner={"openai_base_url": None, "openai_api_key": None}) as pair:
+        events = await direct_turn(pair.client(), openai_config())
     assert failure_of(events) == "FAILURE_REASON_HARNESS_ERROR"
     assert "OPENAI_BASE_URL" in events[-1].turn_ended.failed.message
 
 
-async def _execute(client: Client, config: str) -> list[TurnEvent]:
-    stream = client.runner.ExecuteTurn()
-    await stream.write(ExecuteTurnRequest(start=TurnStart(input="Hello", config_json=config)))
-    return [response.event async for response in stream]
-
-
-async def test_a_long_text_is_split_into_events_that_fit(direct: Direct, model: ModelServer) -> None:
-    model.queue(m.text("😀" * 100_000))
+async def test_a_long_text_is_split_into_events_that_fit(direct: Direct, pair: Pair) -> None:
+    pair.model.queue(m.text("😀" * 100_000))
     events = await direct(openai_config())
     assert text_of(events) == "😀" * 100_000
     assert max(event.ByteSize() for event in events) < 128 * 1024

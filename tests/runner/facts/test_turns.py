@@ -21,7 +21,8 @@ from tests.far.model import ModelServer
 from tests.fixtures.client import Client
 from tests.fixtures.issuer import Issuer
 from tests.fixtures.journeys import scripted
-from tests.runner.conftest import Direct, StartRunner, failure_of, openai_config, tool
+from tests.runner.conftest import Direct, failure_of, openai_config, tool
+from tests.runner.facts.conftest import StartRunner
 from tests.runner.far_session import Dispatch, FarSession
 
 SESSION = "0199e0d0-0000-7000-8000-0000000000aa"
