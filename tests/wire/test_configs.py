@@ -11,6 +11,7 @@ from turnkeeper.wire.configs import (
     Effect,
     FailStep,
     GateStep,
+    GrpcMethod,
     HttpRequest,
     Limits,
     ModelConfig,
@@ -34,6 +35,10 @@ def _config(**keys: Any) -> str:
 
 def _tool(**keys: Any) -> dict[str, Any]:
     return {"name": "t", "http": HTTP, **keys}
+
+
+def _grpc(**keys: Any) -> dict[str, Any]:
+    return {"name": "t", "grpc": {"target": "[::1]:80", "method": "a.b.C/D", **keys}}
 
 
 def wrong(text: str) -> list[str]:
@@ -102,6 +107,20 @@ def test_a_whole_config() -> None:
     assert isinstance(read.limits.max_steps, int)
 
 
+def test_a_grpc_tool() -> None:
+    [tool] = parse_config(_config(tools=[_grpc() | {"identity": True}])).tools
+    assert (tool.grpc, tool.http, tool.builtin, tool.identity) == (GrpcMethod("[::1]:80", "a.b.C/D"), None, False, True)
+
+
+def test_a_built_in_tool_is_whole_by_its_name() -> None:
+    built_in = {"name": "rename_session", "builtin": True, "scopes": ["x"], "description": "Only once."}
+    [tool] = parse_config(_config(tools=[built_in])).tools
+    assert tool.builtin
+    assert (tool.effect, tool.scopes, tool.description) == (Effect.WRITE, ("x", "sessions:write"), "Only once.")
+    assert tool.bindings == {"session_id": "$ctx.session.id"}
+    assert tool.input_schema["required"] == ["name"]
+
+
 def test_a_script() -> None:
     script = [
         {"text": "hi"},
@@ -155,6 +174,16 @@ def test_a_script() -> None:
         (_config(tools=[_tool(http={**HTTP, "method": "TRACE"})]), ["config_json.tools[0].http.method"]),
         (_config(tools=[_tool(http={**HTTP, "url": "file:///etc/passwd"})]), ["config_json.tools[0].http.url"]),
         (_config(tools=[_tool(http={**HTTP, "url": "http://a b"})]), ["config_json.tools[0].http.url"]),
+        (_config(tools=[_tool(name="rename_agent", builtin=True)]), ["config_json.tools[0]", "config_json.tools[0]"]),
+        (_config(tools=[_tool(http={**HTTP, "headers": {"authorization": "x"}})]), ["config_json.tools[0].http"]),
+        (_config(tools=[_tool(identity="yes")]), ["config_json.tools[0].identity"]),
+        (_config(tools=[{"name": "rename_all", "builtin": True}]), ["config_json.tools[0].name"]),
+        (_config(tools=[{"name": "rename_agent", "builtin": True, "bindings": {}}]), ["config_json.tools[0]"]),
+        (_config(tools=[_grpc(target="unix:/x")]), ["config_json.tools[0].grpc.target"]),
+        (_config(tools=[_grpc(target="host")]), ["config_json.tools[0].grpc.target"]),
+        (_config(tools=[_grpc(method="a.B.C")]), ["config_json.tools[0].grpc.method"]),
+        (_config(tools=[_grpc(descriptor_set="no base64")]), ["config_json.tools[0].grpc.descriptor_set"]),
+        (_config(tools=[_grpc(descriptor_set="AAAA")]), ["config_json.tools[0].grpc.descriptor_set"]),
         (_config(script=[{}]), ["config_json.script[0]"]),
         (_config(script=[{"text": "a", "fail": "b"}]), ["config_json.script[0]"]),
         (_config(script=[{"text": "ok"}, {"dance": 1}]), ["config_json.script[1]"]),
