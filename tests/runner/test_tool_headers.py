@@ -91,7 +91,7 @@ def test_a_value_that_is_none_is_refused_without_showing_it(value: str) -> None:
 @pytest.mark.spec("7.10")
 async def test_a_destination_that_tools_may_not_call_stops_the_start() -> None:
     headers = json.dumps({"https://elsewhere.example": {"X-Key": SECRET}})
-    settings = Settings(tool_origins=("https://tools.example",), tool_headers=headers)  # type: ignore[arg-type]
+    settings = Settings(tool_origins=("https://tools.example",), tool_headers=headers)
     with pytest.raises(HeaderRefused, match="elsewhere") as refused:
         async with runner_app(settings):
             pass
