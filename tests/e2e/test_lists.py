@@ -32,6 +32,7 @@ async def all_pages(turn: Turn, between: Callable[[], Awaitable[object]]) -> lis
         ids, token = await turn(token)
         assert len(ids) == PAGE or not token
         found += ids
+        assert len(set(found)) == len(found), "an item came twice"
         if not token:
             return found
         await between()
