@@ -38,8 +38,6 @@ _OPTIONS = (
     ("grpc.service_config_disable_resolution", 1),
     # No proxy of the environment may take part in a call.
     ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
