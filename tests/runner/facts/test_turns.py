@@ -1,4 +1,4 @@
-"""A turn with its facts, against a session service that does what the test says (SPEC 3.4, 6.5, 6.6, 6.8, 9.7)."""
+"""Where a turn's facts stand, and what it costs a turn when they do not come (SPEC 6.5, 6.6, 6.8, 9.7)."""
 
 import asyncio
 import http.client
@@ -7,65 +7,42 @@ from typing import Any
 
 import grpc
 import pytest
-from turnkeeper.v1 import error_reason_pb2, session_pb2
-from turnkeeper.v1.facts_pb2 import Facts, KnownSession, NameFact, SessionFact
+from sqlalchemy import select
 from turnkeeper.v1.runner_service_pb2 import ExecuteTurnRequest, TurnStart
 from turnkeeper.v1.turn_event_pb2 import TurnEvent
-from turnkeeper.wire import errors
-from turnkeeper.wire.errors import Refused, not_found
+from turnkeeper.wire.budgets import parse_budget
 from turnkeeper.wire.serving import ServingError
 
-from runner_service.app import RunnerApp
+from runner_service.app import RunnerApp, runner_app
+from runner_service.settings import FACTS_SECONDS, Settings
+from session_service.storage.schema import turns
 from tests.far import model as m
-from tests.far.model import ModelServer
 from tests.fixtures.client import Client
-from tests.fixtures.issuer import Issuer
-from tests.fixtures.journeys import scripted
-from tests.runner.conftest import Direct, failure_of, openai_config, tool
-from tests.runner.facts.conftest import StartRunner
-from tests.runner.far_session import Dispatch, FarSession
+from tests.fixtures.issuer import ALL_SCOPES
+from tests.fixtures.journeys import ended, new_agent, new_session, reference, refused, scripted, start
+from tests.fixtures.pair import Pair, StartPair
+from tests.runner.conftest import Logs, failure_of, openai_config, tool
 
-SESSION = "0199e0d0-0000-7000-8000-0000000000aa"
-UNIMPLEMENTED = Refused(error_reason_pb2.ERROR_REASON_UNIMPLEMENTED)
-MISSING = Refused(error_reason_pb2.ERROR_REASON_PERMISSION_MISSING, metadata={"permission": "RUN"})
-SCRIPT = scripted({"text": "Good day."})
 INSTRUCTIONS = "Be brief."
 LINES = 'The agent\'s name is "Atlas".\nThe session\'s name is "Blue"; keep it.\nThis is the first turn of the session.'
-
-
-@pytest.fixture(autouse=True)
-def known(sessions: FarSession) -> None:
-    """A session service that knows everything."""
-    session = KnownSession(name=NameFact(known="Blue"), first_turn=True)
-    facts = Facts(agent_name=NameFact(known="Atlas"), session=SessionFact(known=session))
-    sessions.turn_context.facts.CopyFrom(facts)
+FIRST = "The session has no name.\nThis is the first turn of the session."
+BUDGET_SECONDS = 0.3
 
 
 @pytest.fixture
-async def measured(start_runner: StartRunner) -> AsyncIterator[RunnerApp]:
-    """A runner whose metrics are served, with a small budget."""
-    async with start_runner(facts_budget="0.05", metrics_listen="127.0.0.1:0") as app:
-        yield app
+async def measured(start_pair: StartPair) -> AsyncIterator[Pair]:
+    """A pair whose runner serves its metrics, with a small budget."""
+    settings = {"facts_budget": str(BUDGET_SECONDS), "metrics_listen": "127.0.0.1:0"}
+    async with start_pair(runner=settings) as pair:
+        yield pair
 
 
-def refuse(error: Exception) -> Any:
-    async def before(request: Any) -> None:
-        raise error
-
-    return before
-
-
-async def hang(request: Any) -> None:
-    await asyncio.Event().wait()
-
-
-async def played(app: RunnerApp, sessions: FarSession, issuer: Issuer, **start: Any) -> list[TurnEvent]:
+async def played(client: Client, **start: Any) -> list[TurnEvent]:
     """The events of a direct turn."""
-    async with Client(sessions.address, app.address, issuer.token()) as client:
-        stream = client.runner.ExecuteTurn()
-        given = {"input": "Hello", "config_json": openai_config(), **start}
-        await stream.write(ExecuteTurnRequest(start=TurnStart(**given)))
-        return [response.event async for response in stream]
+    stream = client.runner.ExecuteTurn()
+    given = {"input": "Hello", "config_json": openai_config(), **start}
+    await stream.write(ExecuteTurnRequest(start=TurnStart(**given)))
+    return [response.event async for response in stream]
 
 
 async def outcomes(app: RunnerApp) -> dict[str, float]:
@@ -92,190 +69,134 @@ def leading(prompt: m.Prompt) -> Sequence[str]:
     return prompt.texts("system")
 
 
-@pytest.mark.spec("6.7", "6.8")
-async def test_the_text_stands_before_every_request_of_a_turn_once(
-    runner: RunnerApp, sessions: FarSession, issuer: Issuer, model: ModelServer
-) -> None:
-    model.queue(m.tool_calls(m.Call("none")))
-    model.queue(m.text("Good day."))
-    config = openai_config(instructions=INSTRUCTIONS)
-    assert failure_of(await played(runner, sessions, issuer, config_json=config)) == ""
-    assert [leading(prompt) for prompt in model.prompts] == [[f"{INSTRUCTIONS}\n\n{LINES}"]] * 2
-    assert list(sessions.calls) == ["ResolveTurnContext"]
+@pytest.mark.spec("6.1", "6.7", "6.8")
+async def test_the_text_stands_before_every_request_of_a_turn_and_is_read_once(pair: Pair, logs: Logs) -> None:
+    ada = pair.client()
+    agent_id, _ = await new_agent(ada, openai_config(instructions=INSTRUCTIONS), name="Atlas")
+    pair.model.queue(m.tool_calls(m.Call("none")))
+    pair.model.queue(m.text("Good day."))
+
+    run = await start(ada, await new_session(ada, "Blue"), references=[reference(agent_id)])
+
+    await ended(ada, run.run_id)
+    assert [leading(prompt) for prompt in pair.model.prompts] == [[f"{INSTRUCTIONS}\n\n{LINES}"]] * 2
+    assert logs.answers().count("ResolveTurnContext") == 1
 
 
 @pytest.mark.spec("6.7")
-async def test_without_instructions_it_stands_alone_and_without_facts_there_is_nothing(
-    direct: Direct, sessions: FarSession, model: ModelServer
-) -> None:
-    for _ in range(3):
-        model.queue(m.text("Good day."))
-    await direct(openai_config())
-    assert leading(model.prompts[0]) == [LINES]
-    sessions.turn_context.facts.Clear()
-    await direct(openai_config())
-    assert leading(model.prompts[1]) == []
-    await direct(openai_config(instructions=INSTRUCTIONS))
-    assert leading(model.prompts[2]) == [INSTRUCTIONS]
+async def test_without_instructions_it_stands_alone_and_without_facts_there_is_nothing(pair: Pair) -> None:
+    ada = pair.client()
+    pair.model.respond = lambda _: m.text("Good day.")
+    agent_id, _ = await new_agent(ada, name="Atlas")
+    known = {"session_id": await new_session(ada, "Blue"), "references": [reference(agent_id)]}
+    assert failure_of(await played(ada, **known)) == ""
+    pair.link.cut()
+    assert failure_of(await played(ada)) == ""
+    assert failure_of(await played(ada, config_json=openai_config(instructions=INSTRUCTIONS))) == ""
+    assert [leading(prompt) for prompt in pair.model.prompts] == [[LINES], [], [INSTRUCTIONS]]
 
 
 @pytest.mark.spec("6.7", "1.5")
-async def test_a_tool_that_the_turn_does_not_offer_is_not_hinted_at(
-    direct: Direct, sessions: FarSession, model: ModelServer, runner: RunnerApp, issuer: Issuer
-) -> None:
-    sessions.turn_context.facts.agent_name.known = "New agent 7"
-    config = openai_config(tool("rename_agent", "http://x.test/", scopes=["agents:write"]))
-    model.respond = lambda prompt: m.text("Good day.")
-    await direct(config)
-    assert "rename_agent" in leading(model.prompts[0])[0]
-    async with Client(sessions.address, runner.address, issuer.token(scopes=["runner:invoke"])) as client:
-        stream = client.runner.ExecuteTurn()
-        await stream.write(ExecuteTurnRequest(start=TurnStart(input="Hello", config_json=config)))
-        assert failure_of([response.event async for response in stream]) == ""
-    assert "placeholder" in leading(model.prompts[1])[0]
-    assert "rename_agent" not in leading(model.prompts[1])[0]
+async def test_a_tool_that_the_callers_scopes_do_not_allow_is_not_hinted_at(pair: Pair) -> None:
+    ada = pair.client()
+    agent_id, _ = await new_agent(ada, name="New agent 7")
+    config = openai_config(tool("rename_agent", "http://x.test/", scopes=["secrets:write"]))
+    pair.model.respond = lambda _: m.text("Good day.")
+    fewer = pair.client(scopes=[scope for scope in ALL_SCOPES if scope != "secrets:write"])
+    for client in (ada, fewer):
+        assert failure_of(await played(client, config_json=config, references=[reference(agent_id)])) == ""
+    [hinted], [silent] = (leading(prompt) for prompt in pair.model.prompts)
+    assert "rename_agent" in hinted
+    assert "placeholder" in silent
+    assert "rename_agent" not in silent
 
 
 @pytest.mark.spec("6.5", "6.6")
-async def test_a_read_that_hangs_costs_the_turn_its_budget_and_no_more(
-    measured: RunnerApp, sessions: FarSession, issuer: Issuer, model: ModelServer
-) -> None:
-    sessions.before["ResolveTurnContext"] = hang
-    model.respond = lambda prompt: m.text("Good day.")
-    assert failure_of(await played(measured, sessions, issuer)) == ""
-    assert leading(model.prompts[0]) == []
-    assert await outcomes(measured) == {"timeout": 1}
-    del sessions.before["ResolveTurnContext"]
-    assert failure_of(await played(measured, sessions, issuer)) == ""
-    assert leading(model.prompts[1]) == [LINES]
-
-
-@pytest.mark.spec("6.6")
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (MISSING, "denied"),
-        (Refused(error_reason_pb2.ERROR_REASON_ATTEMPT_FENCED), "error"),
-        (not_found("run"), "error"),
-        (UNIMPLEMENTED, "unconfigured"),
-    ],
-    ids=["denied", "fenced", "not found", "no such method"],
-)
-async def test_a_refused_read_never_fails_the_turn(
-    measured: RunnerApp, sessions: FarSession, issuer: Issuer, model: ModelServer, error: Refused, outcome: str
-) -> None:
-    sessions.before["ResolveTurnContext"] = refuse(error)
-    model.queue(m.text("Good day."))
-    async with Client(sessions.address, measured.address, sessions.run_token()) as dispatcher:
-        sessions.history = [session_pb2.Message(position=1, role=session_pb2.MESSAGE_ROLE_USER, text="Hello")]
-        dispatch = Dispatch(dispatcher, openai_config())
-        async with asyncio.timeout(10):
-            await dispatch.finished
-        assert failure_of(list(dispatch.events)) == ""
-    assert leading(model.prompts[0]) == []
-    assert await outcomes(measured) == {outcome: 1}
+async def test_a_read_that_hangs_costs_the_turn_its_budget_and_no_more(measured: Pair) -> None:
+    ada = measured.client()
+    measured.model.respond = lambda _: m.text("Good day.")
+    measured.link.hold_answers()
+    assert failure_of(await played(ada)) == ""
+    assert await outcomes(measured.runner) == {"timeout": 1}
+    measured.link.release()
+    while "ok" not in await outcomes(measured.runner):  # the connection may need a moment
+        assert failure_of(await played(ada)) == ""
+    assert leading(measured.model.prompts[0]) == []
+    assert leading(measured.model.prompts[-1]) == [FIRST]
 
 
 @pytest.mark.spec("6.5")
 @pytest.mark.parametrize("text", ["inf", "nan", "1e999", "0", "-3", "x", ""])
-async def test_an_odd_budget_is_the_default(
-    monkeypatch: pytest.MonkeyPatch, start_runner: StartRunner, sessions: FarSession, issuer: Issuer, text: str
-) -> None:
+def test_an_odd_budget_is_the_default(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TURNKEEPER_RUNNER_FACTS_BUDGET", text)
-    async with start_runner() as app:
-        assert failure_of(await played(app, sessions, issuer, config_json=SCRIPT)) == ""
-    assert 1.0 < sessions.time_left["ResolveTurnContext"][0] <= 2.0
+    assert parse_budget(Settings().facts_budget, FACTS_SECONDS) == 2.0
 
 
 @pytest.mark.spec("6.5", "4.10")
-async def test_a_cancelled_turn_leaves_no_read_behind(ada: Client, sessions: FarSession) -> None:
-    ended = asyncio.Event()
-
-    async def before(request: Any) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    sessions.before["ResolveTurnContext"] = before
-    stream = ada.runner.ExecuteTurn()
-    await stream.write(ExecuteTurnRequest(start=TurnStart(input="Hello", config_json=SCRIPT)))
-    await sessions.received["ResolveTurnContext"].at(1)
-    stream.cancel()
-    async with asyncio.timeout(1.5):
-        await ended.wait()
+async def test_a_cancelled_turn_leaves_no_read_behind(start_pair: StartPair) -> None:
+    patient = {"facts_budget": "60", "shutdown_grace_seconds": 60}
+    async with start_pair(runner=patient) as pair:
+        pair.link.hold_answers()
+        stream = pair.client().runner.ExecuteTurn()
+        await stream.write(ExecuteTurnRequest(start=TurnStart(input="Hello", config_json=scripted({"text": "x"}))))
+        await pair.link.withheld()
+        stream.cancel()
+        async with asyncio.timeout(10):
+            await pair.stop_runner()  # waits for what is left
 
 
 @pytest.mark.spec("9.7", "6.1", "3.4")
-async def test_a_direct_turn_on_a_session_is_numbered_before_it_asks(
-    runner: RunnerApp, sessions: FarSession, issuer: Issuer, model: ModelServer
-) -> None:
-    model.queue(m.text("Good day."))
-    assert failure_of(await played(runner, sessions, issuer, session_id=SESSION)) == ""
-    assert list(sessions.calls) == ["BeginTurn", "ResolveTurnContext"]
-    begun, asked = sessions.received["BeginTurn"][0], sessions.received["ResolveTurnContext"][0]
-    assert (begun.session_id, begun.harness, begun.runner_store) == (SESSION, "openai", "store-1")
-    assert (asked.session_id, asked.turn_number, asked.config_json) == (SESSION, 1, openai_config())
-    assert model.prompts[0].texts("user") == ["Hello"]
+async def test_a_direct_turn_on_a_session_is_numbered_before_it_asks(start_pair: StartPair, logs: Logs) -> None:
+    async with start_pair(runner={"store_id": "store-1"}) as pair:
+        ada = pair.client()
+        session_id = await new_session(ada)
+        pair.model.queue(m.text("Good day."))
+        assert failure_of(await played(ada, session_id=session_id)) == ""
+        assert logs.answers() == ["BeginTurn", "ResolveTurnContext"]
+        [row] = await pair.session.storage.read("acme", lambda connection: connection.execute(select(turns)).all())
+        assert (row.session_id, row.turn_number, row.harness, row.runner_store) == (session_id, 1, "openai", "store-1")
+        assert pair.model.prompts[0].texts("user") == ["Hello"]
+        assert leading(pair.model.prompts[0]) == [FIRST]
 
 
 @pytest.mark.spec("9.7")
-@pytest.mark.parametrize(
-    ("error", "code", "reason", "metadata"),
-    [
-        (not_found("session"), grpc.StatusCode.NOT_FOUND, "RESOURCE_NOT_FOUND", {"resource": "session"}),
-        (MISSING, grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_MISSING", {"permission": "RUN"}),
-        (
-            Refused(error_reason_pb2.ERROR_REASON_STORAGE_UNAVAILABLE),
-            grpc.StatusCode.UNAVAILABLE,
-            "STORAGE_UNAVAILABLE",
-            {},
-        ),
-    ],
-    ids=["not found", "denied", "unavailable"],
-)
 async def test_a_direct_turn_that_may_not_begin_is_refused_in_the_same_words_at_the_first_try(
-    runner: RunnerApp,
-    sessions: FarSession,
-    issuer: Issuer,
-    error: Refused,
-    code: grpc.StatusCode,
-    reason: str,
-    metadata: dict[str, str],
+    pair: Pair, logs: Logs
 ) -> None:
-    sessions.before["BeginTurn"] = refuse(error)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await played(runner, sessions, issuer, session_id=SESSION)
-    detail = errors.ErrorDetail.of(caught.value)
-    assert (caught.value.code(), detail.reason, detail.metadata) == (code, reason, metadata)
-    assert list(sessions.calls) == ["BeginTurn"]
+    session_id = await new_session(pair.client())
+    with refused("RESOURCE_NOT_FOUND") as refusal:
+        await played(pair.client(user="bob"), session_id=session_id)
+    assert (refusal.code, refusal.detail.metadata) == (grpc.StatusCode.NOT_FOUND, {"resource": "session"})
+    assert logs.answers() == ["BeginTurn RESOURCE_NOT_FOUND"]
 
 
-@pytest.mark.spec("9.7")
-async def test_without_a_session_service_only_a_direct_turn_without_a_session_is_played(
-    start_runner: StartRunner, sessions: FarSession, issuer: Issuer, model: ModelServer
-) -> None:
-    model.queue(m.text("Good day."))
-    async with start_runner(session_target="127.0.0.1:1", metrics_listen="127.0.0.1:0") as app:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await played(app, sessions, issuer, session_id=SESSION)
-        assert errors.reason(caught.value) == "RUNNER_NOT_READY"
-        assert failure_of(await played(app, sessions, issuer)) == ""
-        assert len(await outcomes(app)) == 1
-    assert leading(model.prompts[0]) == []
+@pytest.mark.spec("9.7", "6.6")
+async def test_without_a_session_service_only_a_direct_turn_without_a_session_is_played(measured: Pair) -> None:
+    ada = measured.client()
+    session_id = await new_session(ada)
+    measured.model.queue(m.text("Good day."))
+    await measured.stop_session()
+    with refused("RUNNER_NOT_READY"):
+        await played(ada, session_id=session_id)
+    assert failure_of(await played(ada)) == ""
+    assert len(await outcomes(measured.runner)) == 1
+    assert leading(measured.model.prompts[0]) == []
 
 
-async def test_metrics_are_for_this_machine_alone(start_runner: StartRunner) -> None:
+async def test_metrics_are_for_this_machine_alone() -> None:
+    def runner(**more: Any) -> Any:
+        return runner_app(Settings(listen="127.0.0.1:0", **more))
+
     with pytest.raises(ServingError, match="loopback"):
-        async with start_runner(metrics_listen="0.0.0.0:0"):
+        async with runner(metrics_listen="0.0.0.0:0"):
             pass
     with pytest.raises(ServingError, match="host:port"):
-        async with start_runner(metrics_listen="unix:/tmp/metrics.sock"):
+        async with runner(metrics_listen="unix:/tmp/metrics.sock"):
             pass
-    async with start_runner(metrics_listen="0.0.0.0:0", insecure=True) as app:
+    async with runner(metrics_listen="0.0.0.0:0", insecure=True) as app:
         assert app.metrics_address is not None
         with pytest.raises(ServingError, match="in use"):
-            async with start_runner(metrics_listen=app.metrics_address, insecure=True):
+            async with runner(metrics_listen=app.metrics_address, insecure=True):
                 pass
-    async with start_runner() as app:
+    async with runner() as app:
         assert app.metrics_address is None
