@@ -92,21 +92,22 @@ async def test_an_end_that_was_acknowledged_is_not_reported(start_pair: StartPai
 
 
 @pytest.mark.spec("4.5")
-async def test_a_report_is_repeated_until_it_is_taken(linked: Pair, logs: Logs) -> None:
-    ada = linked.client()
-    run = await start(ada, await new_session(ada), {"text": "so far"}, {"wait_gate": "hold"})
-    await until(ada, run.run_id, "text_delta")
-    await linked.gates.reached("hold")
-    linked.link.cut()
+async def test_a_report_is_repeated_until_it_is_taken(start_pair: StartPair, logs: Logs) -> None:
+    async with start_pair(session={"confirm_seconds": 15.0}) as pair:
+        ada = pair.client()
+        run = await start(ada, await new_session(ada), {"text": "so far"}, {"wait_gate": "hold"})
+        await until(ada, run.run_id, "text_delta")
+        await pair.gates.reached("hold")
+        pair.link.cut()
 
-    await cancel(ada, run.run_id)
-    await linked.gates.disconnected("hold")
-    await linked.link.refused(2)
-    linked.link.mend()
+        await cancel(ada, run.run_id)
+        await pair.gates.disconnected("hold")
+        await pair.link.refused(6)  # for longer than the channel's own retries of one call
+        pair.link.mend()
 
-    done = await ended(ada, run.run_id)
-    assert (done.state, done.cancel.confirmed) == (CANCELLED, True)
-    assert logs.answers().count(REPORT) == 1
+        done = await ended(ada, run.run_id)
+        assert (done.state, done.cancel.confirmed) == (CANCELLED, True)
+        assert logs.answers().count(REPORT) == 1
 
 
 @pytest.mark.spec("4.5", "9.5")

@@ -211,6 +211,26 @@ async def test_the_next_prompt_has_every_call_with_its_result(pair: Pair) -> Non
     assert len(set(keys)) == 4
 
 
+@pytest.mark.spec("3.7")
+@pytest.mark.parametrize(
+    ("run_seconds", "turn_seconds", "at_most"), [(20, 600.0, 20.0), (600, 9.0, 12.0)], ids=["the run's", "the turn's"]
+)
+async def test_the_calls_deadline_is_what_ends_first(
+    start_pair: StartPair, run_seconds: int, turn_seconds: float, at_most: float
+) -> None:
+    async with start_pair(session={"hold_seconds": 3.0}, turn_link=True) as pair:
+        ada = pair.client()
+        config = scripted({"text": "x"}, limits={"turn_seconds": turn_seconds})
+        given = {"config_json": config, "timeout": duration(run_seconds)}
+
+        run = await ended(ada, (await start(ada, await new_session(ada), **given)).run_id)
+
+        assert run.state == COMPLETED
+        turn = await pair.turn_link.turns.at()
+        assert turn.time_remaining is not None
+        assert at_most - 8.0 < turn.time_remaining <= at_most
+
+
 @pytest.mark.spec("3.7", "2.7", "3.5")
 async def test_a_turn_that_takes_too_long_is_stopped_and_then_ends(pair: Pair) -> None:
     ada = pair.client()
