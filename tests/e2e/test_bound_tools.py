@@ -1,6 +1,7 @@
 """Bound tools through the pair: what the model sees, what it tries, and what reaches the tool (SPEC 7; CASES 28)."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from turnkeeper.v1.runner_service_pb2 import ExecuteTurnRequest, TurnStart
 
 from tests.far import model as m
 from tests.fixtures import journeys as j
-from tests.fixtures.pair import Pair
+from tests.fixtures.pair import Pair, StartPair
 
 SCHEMA = {
     "type": "object",
@@ -27,6 +28,15 @@ SCHEMA = {
     "required": ["note", "draft"],
 }
 BINDINGS = {"target.variant": "$ctx.workflow.variant.id", "draft": "$ctx.workflow.is_draft"}
+
+
+@pytest.fixture
+async def pair(start_pair: StartPair) -> AsyncIterator[Pair]:
+    """A pair in no hurry: on a busy machine no turn loses its lease or does without its run context."""
+    async with start_pair(
+        session={"lease_seconds": 30, "confirm_seconds": 40}, runner={"facts_budget": "30"}
+    ) as running:
+        yield running
 
 
 def config(pair: Pair, **tool: Any) -> str:
