@@ -26,7 +26,7 @@ from tests.fixtures.journeys import (
 )
 from tests.fixtures.pair import Pair, StartPair
 
-QUICK = {"lease_seconds": 0.8, "stop_grace_seconds": 0.2, "confirm_seconds": 1.0}
+QUICK = {"lease_seconds": 1.5, "stop_grace_seconds": 0.3, "confirm_seconds": 2.0}
 
 
 @pytest.mark.spec("3.2", "2.4")
@@ -98,7 +98,7 @@ async def test_never_accepted_before_the_deadline_is_dispatch_failed(pair: Pair)
 async def test_a_lease_is_renewed_as_long_as_the_turn_goes_on(start_pair: StartPair) -> None:
     async with start_pair(session=QUICK) as pair:
         ada = pair.client()
-        run = await start(ada, await new_session(ada), {"text": "a"}, {"wait_seconds": 2.5}, {"text": "b"})
+        run = await start(ada, await new_session(ada), {"text": "a"}, {"wait_seconds": 4}, {"text": "b"})
 
         events = await follow(ada, run.run_id)
 
