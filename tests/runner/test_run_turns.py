@@ -3,7 +3,7 @@
 import grpc
 import pytest
 from sqlalchemy import select
-from turnkeeper.v1 import reference_pb2, run_pb2
+from turnkeeper.v1 import run_pb2
 from turnkeeper.v1.runner_service_pb2 import ExecuteTurnRequest, Lease, TurnStart
 from turnkeeper.v1.session_pb2 import MESSAGE_ROLE_USER
 from turnkeeper.v1.session_service_pb2 import AppendMessageRequest, DeleteSessionRequest
@@ -22,6 +22,7 @@ from tests.fixtures.journeys import (
     get,
     messages,
     new_session,
+    reference,
     scripted,
     start,
     text_of,
@@ -270,15 +271,16 @@ async def test_a_peer_that_is_behind_makes_the_harness_wait(linked: Pair) -> Non
 
 @pytest.mark.spec("6.4")
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "field"),
     [
-        TurnStart(references=[reference_pb2.Reference(family=reference_pb2.REFERENCE_FAMILY_WORKFLOW, slug="a")]),
-        TurnStart(session_id="0199e0d0-0000-7000-8000-0000000000aa"),
-        TurnStart(),
+        # A reference that is right in itself, else the edge refuses it before the rule is asked.
+        (TurnStart(references=[reference("0199e0d0-0000-7000-8000-0000000000aa")]), "start.references"),
+        (TurnStart(session_id="0199e0d0-0000-7000-8000-0000000000aa"), "start.session_id"),
+        (TurnStart(), "start.lease"),
     ],
     ids=["references", "session", "no lease"],
 )
-async def test_what_a_runs_start_may_not_say(pair: Pair, wrong: TurnStart) -> None:
+async def test_what_a_runs_start_may_not_say(pair: Pair, wrong: TurnStart, field: str) -> None:
     ada = pair.client()
     run = await start(ada, await new_session(ada), {"text": "a"}, {"wait_gate": "hold"})
     await until(ada, run.run_id, "text_delta")
@@ -294,5 +296,6 @@ async def test_what_a_runs_start_may_not_say(pair: Pair, wrong: TurnStart) -> No
         await anext(aiter(stream))
 
     assert errors.reason(caught.value) == "INVALID_FIELD"
+    assert [violation.field for violation in errors.ErrorDetail.of(caught.value).fields] == [field]
     pair.gates.open("hold")
     assert (await ended(ada, run.run_id)).state == COMPLETED
