@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 from turnkeeper.v1 import identity_service_pb2, identity_service_pb2_grpc, runner_service_pb2
-from turnkeeper.wire.budgets import Detached, parse_budget
+from turnkeeper.wire.budgets import Detached
 from turnkeeper.wire.channels import open_channel
 from turnkeeper.wire.interceptors import CallInterceptor
 from turnkeeper.wire.keys import KeySource
@@ -21,7 +21,7 @@ from runner_service.facts.metrics import FactsMetrics
 from runner_service.harnesses.registry import HarnessFactory, Registry, discover
 from runner_service.metrics import serving_metrics
 from runner_service.rpc import RunnerServicer
-from runner_service.settings import FACTS_SECONDS, Settings
+from runner_service.settings import Settings
 from runner_service.tools.grpc_calls import GrpcTools
 from runner_service.tools.headers import ToolHeaders, destination_of
 from runner_service.tools.http import HttpTools
@@ -72,8 +72,7 @@ async def runner_app(
         collected = CollectorRegistry()
         reads = Detached(MAX_DETACHED_READS)
         stack.push_async_callback(reads.aclose, 1.0)
-        budget = parse_budget(settings.facts_budget, FACTS_SECONDS)
-        facts = FactsDesk(budget, reads, FactsMetrics(collected))
+        facts = FactsDesk(settings.facts_seconds, reads, FactsMetrics(collected))
         turns = Turns(TurnResources(settings, registry, http, grpc_tools, sessions, detached, facts))
         stack.push_async_callback(shutdown.end, turns)
         metrics = serving_metrics(settings.metrics_listen, settings.insecure, collected)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from turnkeeper.wire.budgets import parse_budget
 
 ENV_PREFIX = "TURNKEEPER_RUNNER_"
 FACTS_SECONDS = 2.0
@@ -88,6 +89,11 @@ class Settings(BaseSettings):
     shutdown_grace_seconds: float = Field(
         default=15.0, gt=0, le=3600, description="How long running turns may go on after SIGTERM, reports included."
     )
+
+    @property
+    def facts_seconds(self) -> float:
+        """What a turn may spend on its facts, in seconds: finite and positive, whatever the setting says."""
+        return parse_budget(self.facts_budget, FACTS_SECONDS)
 
     @field_validator("tool_headers", mode="before")
     @classmethod
