@@ -85,13 +85,13 @@ async def test_a_refused_beginning_makes_no_prompt(linked: Pair, logs: Logs, del
     assert len(linked.model.requests) == 0
 
 
-async def test_a_session_service_that_is_away_for_a_moment_is_waited_for(pair: Pair, logs: Logs) -> None:
+async def test_a_session_service_that_is_away_for_a_moment_is_waited_for(pair: Pair) -> None:
     ada = pair.client()
     session_id = await new_session(ada)
     await ended(ada, (await start(ada, session_id)).run_id)
     pair.link.cut()
     run = await start(ada, session_id, {"text": "x"})
-    await pair.link.refused()
+    await pair.link.refused(6)  # for longer than the channel's own retries of one call
 
     pair.link.mend()
 
@@ -172,7 +172,7 @@ async def test_a_recorded_result_is_used_and_the_call_not_made(pair: Pair) -> No
 
 
 @pytest.mark.spec("3.2", "4.5")
-async def test_a_fenced_call_stops_the_turn_whatever_the_harness_makes_of_it(linked: Pair) -> None:
+async def test_a_fenced_call_stops_the_turn_whatever_the_harness_makes_of_it(linked: Pair, logs: Logs) -> None:
     ada, gate = linked.client(), Gate()
     linked.model.queue(m.hold(gate), m.tool_calls(m.Call("t")))
     config = openai_config(tool("t", linked.tools.url("/t")))
@@ -180,14 +180,18 @@ async def test_a_fenced_call_stops_the_turn_whatever_the_harness_makes_of_it(lin
     run = await start(ada, await new_session(ada), config_json=config)
     turn = await linked.turn_link.turns.at()
     await gate.reached()
+    linked.link.hold()
+    gate.open()
+    await linked.link.withheld()  # BeginToolCall
     await cancel(ada, run.run_id)
 
-    gate.open()
+    linked.link.release()
 
     assert await turn.status() is grpc.StatusCode.ABORTED
     done = await ended(ada, run.run_id)
     assert (done.state, done.cancel.confirmed) == (CANCELLED, True)
     assert bodies(turn.events) == ["message_completed"]
+    assert "BeginToolCall ATTEMPT_FENCED" in logs.answers()
     assert (len(linked.model.requests), len(linked.tools.requests)) == (1, 0)
 
 
