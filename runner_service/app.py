@@ -22,8 +22,9 @@ from runner_service.harnesses.registry import HarnessFactory, Registry, discover
 from runner_service.metrics import serving_metrics
 from runner_service.rpc import RunnerServicer
 from runner_service.settings import Settings
+from runner_service.tools.address import origin_of
 from runner_service.tools.grpc_calls import GrpcTools
-from runner_service.tools.headers import ToolHeaders, destination_of
+from runner_service.tools.headers import ToolHeaders
 from runner_service.tools.http import HttpTools
 from runner_service.tools.targets import read_targets
 from runner_service.turns.attempt import TurnResources
@@ -89,7 +90,7 @@ async def runner_app(
 
 def _tool_headers(settings: Settings) -> ToolHeaders:
     """The headers for tools, each for a destination that tools may call."""
-    allowed = {*map(destination_of, settings.tool_origins), *read_targets(settings.grpc_targets)}
+    allowed = {*map(origin_of, settings.tool_origins), *read_targets(settings.grpc_targets)}
     return ToolHeaders(settings.tool_headers, allowed)
 
 
