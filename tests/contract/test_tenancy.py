@@ -295,6 +295,16 @@ async def test_a_run_token_reaches_its_own_tenants_runs_alone(stage: Stage, case
     assert changed(before, await stage.snapshot()) == {}
 
 
+@pytest.mark.spec("1.2", "1.7")
+@pytest.mark.parametrize("case", [case for case in OF_RUNS if case.answer != HELD], ids=str)
+async def test_a_run_token_reaches_its_own_session_and_agent_alone(stage: Stage, case: Case) -> None:
+    """Not what else its user has."""
+    own, other = await stage.world("victim", live=True), await stage.world("victim")
+    before = await stage.snapshot()
+    await attack(stage, case, other, own, private=set(other.named))
+    assert changed(before, await stage.snapshot()) == {}
+
+
 @pytest.mark.spec("1.3", "1.7")
 @pytest.mark.parametrize("case", [case for case in CASES if case.scope], ids=str)
 async def test_without_the_scope_nothing_is_looked_up(stage: Stage, case: Case) -> None:
