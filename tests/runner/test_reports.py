@@ -112,8 +112,7 @@ async def test_a_report_is_repeated_until_it_is_taken(start_pair: StartPair, log
 
 @pytest.mark.spec("4.5", "9.5")
 async def test_not_found_ends_the_repetitions(start_pair: StartPair, logs: Logs) -> None:
-    session = {"lease_seconds": 0.6, "stop_grace_seconds": 0.2, "confirm_seconds": 0.8}
-    async with start_pair(session=session, runner={"shutdown_grace_seconds": 8.0}) as pair:
+    async with start_pair(runner={"shutdown_grace_seconds": 8.0}) as pair:
         ada = pair.client()
         session_id = await new_session(ada)
         run = await start(ada, session_id, {"text": "x"}, {"wait_gate": "hold"})
@@ -123,7 +122,7 @@ async def test_not_found_ends_the_repetitions(start_pair: StartPair, logs: Logs)
         await ada.sessions.DeleteSession(DeleteSessionRequest(session_id=session_id))
         await pair.link.withheld()  # the report
         key = RunKey("acme", run.run_id)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await pair.session.storage.read("acme", lambda connection: lock(connection, key)):
                 pass  # each look is a database read; the sweeper works in between
 
