@@ -21,10 +21,11 @@ from session_service.sessions.access import lock_session
 from session_service.sessions.model import MessageDraft, MessageRole
 from session_service.sessions.store import add_messages
 from session_service.storage.clock import Now
+from session_service.storage.database import wake_after_commit
 from session_service.storage.hints import QUEUE
 from session_service.storage.insert import insert_if_new
 from session_service.storage.schema import run_labels, runs, sessions, start_keys
-from session_service.storage.write import Storage, wake_after_commit
+from session_service.storage.write import Storage
 
 ENQUEUE = "ENQUEUE"
 QUEUE_RETRY_SECONDS = 5.0

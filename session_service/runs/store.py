@@ -13,9 +13,9 @@ from session_service.runs.model import AnyRow, Run, RunFilter, RunKey, RunState
 from session_service.runs.states import TERMINAL, require_legal
 from session_service.sessions.access import visible
 from session_service.storage.clock import Now
+from session_service.storage.database import wake_after_commit
 from session_service.storage.hints import QUEUE
 from session_service.storage.schema import run_labels, runs, sessions, tool_calls
-from session_service.storage.write import wake_after_commit
 
 _OF_SESSION = and_(sessions.c.tenant_id == runs.c.tenant_id, sessions.c.session_id == runs.c.session_id)
 

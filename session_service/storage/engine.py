@@ -2,7 +2,8 @@
 
 from sqlalchemy.engine import make_url
 
-from session_service.storage import postgres, sqlite
+from session_service.storage.postgres import PostgresDatabase
+from session_service.storage.sqlite import SqliteDatabase
 from session_service.storage.write import Storage
 
 SQLITE = "sqlite+aiosqlite"
@@ -30,6 +31,6 @@ def open_storage(url: str, pool_size: int = 10) -> Storage:
     """Opens the database of `url`; the caller closes it. Connects at the first use."""
     whole = full_url(url)
     if is_sqlite(url):
-        return Storage(sqlite.open_reader(whole), sqlite.open_writer(whole))
-    engine = postgres.open_engine(whole, pool_size)
-    return Storage(engine, engine)
+        # The service's own threads run the transactions, so the driver need not be an asynchronous one.
+        return Storage(SqliteDatabase(whole.replace(SQLITE, "sqlite", 1)))
+    return Storage(PostgresDatabase(whole, pool_size))

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import Connection, func, insert, select, update
 
 from session_service.storage.clock import Now
+from session_service.storage.database import wake_after_commit
 from session_service.storage.engine import open_storage
 from session_service.storage.schema import signing_keys
-from session_service.storage.write import Storage, wake_after_commit
+from session_service.storage.write import Storage
 
 
 @pytest.fixture
