@@ -35,14 +35,15 @@ _log = structlog.get_logger(__name__)
 async def resolve_run_turn(storage: Storage, context: RequestContext) -> TurnContext:
     """The facts and the run context of a run's turn: session and target come from the run's row."""
 
+    claims = context.require_run()
+
     def query(connection: Connection) -> TurnContext:
-        run = store.find_run(connection, context)
-        if run is None:
+        session, session_reading = _half(connection, lambda: _session_of_run(connection, context))
+        agent, agent_reading = _half(connection, lambda: _agent_of_run(connection, context))
+        if session_reading is agent_reading is Reading.MISSING:
             raise not_found("run")
-        session, session_reading = _half(connection, lambda: _session_of_run(connection, context, run))
-        agent, agent_reading = _half(connection, lambda: _agent_of_run(connection, run))
         outcome = _outcome(session_reading, agent_reading)
-        return TurnContext(agent or NO_AGENT, session, run.session_id, run.run_id, outcome)
+        return TurnContext(agent or NO_AGENT, session, claims.session_id, claims.run_id, outcome)
 
     return await storage.read(context.tenant_id, query)
 
@@ -76,26 +77,29 @@ def _half(connection: Connection, read: Callable[[], T]) -> tuple[T | None, Read
             return read(), Reading.READ
     except Denied:
         return None, Reading.DENIED
-    except (Refused, DBAPIError) as error:
-        if not isinstance(error, Refused):
-            _log.warning("a half of the facts could not be read", exc_info=error)
+    except Refused:
+        return None, Reading.MISSING
+    except DBAPIError as error:
+        _log.warning("a half of the facts could not be read", exc_info=error)
         return None, Reading.FAILED
 
 
-def _session_of_run(connection: Connection, context: RequestContext, run: AnyRow) -> SessionFact:
-    session = store.find_session(connection, context, run.session_id)
+def _session_of_run(connection: Connection, context: RequestContext) -> SessionFact:
+    session = store.session_of_run(connection, context)
     if session is None:
-        raise not_found("session")
-    number = store.number_of_run_turn(connection, run)
-    first = session.last_turn_number == 0 if number is None else number == 1
-    return SessionFact(name_of(session.name), first)
+        raise not_found("run")
+    begun, number = session.last_turn_number, session.turn_number
+    return SessionFact(name_of(session.name), begun == 0 if number is None else number == 1)
 
 
-def _agent_of_run(connection: Connection, run: AnyRow) -> AgentHalf:
+def _agent_of_run(connection: Connection, context: RequestContext) -> AgentHalf:
+    run = store.agent_of_run(connection, context)
+    if run is None:
+        raise not_found("run")
     if run.agent_id is None:
         return NO_AGENT
     pinned = Pinned(run.agent_id, run.variant_id, run.revision_id, run.version, run.is_draft)
-    return _agent_half(connection, run.tenant_id, pinned)
+    return _agent_half(pinned, run if run.standing_agent_id is not None else None)
 
 
 def _session_of_direct(connection: Connection, context: RequestContext, turn: DirectTurn) -> SessionFact:
@@ -118,17 +122,18 @@ def _agent_of_direct(connection: Connection, context: RequestContext, turn: Dire
     resolution = resolve(connection, context.tenant_id, turn.references)
     if resolution.target is None:
         return NO_AGENT, resolution.ambiguous
-    return _agent_half(connection, context.tenant_id, pin(turn.config_json, resolution)), False
+    pinned = pin(turn.config_json, resolution)
+    target = resolution.target
+    names = store.find_agent_names(connection, context.tenant_id, target.agent_id, target.variant_id)
+    return _agent_half(pinned, names), False
 
 
-def _agent_half(connection: Connection, tenant_id: str, pinned: Pinned) -> AgentHalf:
-    """The names of what is executed; of an agent that was deleted meanwhile only the ids are left."""
-    agent_id, variant_id = pinned.agent_id or "", pinned.variant_id or ""
-    names = store.find_agent_names(connection, tenant_id, agent_id, variant_id)
+def _agent_half(pinned: Pinned, names: AnyRow | None) -> AgentHalf:
+    """What is executed, with its `names`; of an agent that was deleted meanwhile only the ids are left."""
     workflow = Workflow(
-        agent_id=agent_id,
+        agent_id=pinned.agent_id or "",
         agent_slug="" if names is None else names.slug,
-        variant_id=variant_id,
+        variant_id=pinned.variant_id or "",
         variant_slug="" if names is None else names.variant_slug,
         revision_id=pinned.revision_id,
         version=pinned.version,

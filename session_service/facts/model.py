@@ -58,6 +58,7 @@ class Reading(Enum):
 
     READ = auto()
     DENIED = auto()
+    MISSING = auto()
     FAILED = auto()
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Row
 
 from session_service.agents.model import Reference
 
-AnyRow = Row[Any]
+AnyRow = Row[*tuple[Any, ...]]
 
 
 class RunKey(NamedTuple):

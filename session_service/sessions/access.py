@@ -11,12 +11,17 @@ from session_service.storage.schema import sessions
 
 def visible(context: RequestContext) -> ColumnElement[bool]:
     """The sessions of the caller that are not deleted; for a run's token only the run's own session."""
-    condition = and_(
-        sessions.c.tenant_id == context.tenant_id,
-        sessions.c.owner_user_id == context.user_id,
+    condition = owned_by(context.tenant_id, context.user_id)
+    return condition if context.run is None else and_(condition, sessions.c.session_id == context.run.session_id)
+
+
+def owned_by(tenant_id: Any, user_id: Any) -> ColumnElement[bool]:
+    """The sessions of a user that are not deleted; takes values, or parameters of a statement that is built once."""
+    return and_(
+        sessions.c.tenant_id == tenant_id,
+        sessions.c.owner_user_id == user_id,
         sessions.c.delete_time.is_(None),
     )
-    return condition if context.run is None else and_(condition, sessions.c.session_id == context.run.session_id)
 
 
 def lock_session(connection: Connection, context: RequestContext, session_id: str) -> Row[Any]:

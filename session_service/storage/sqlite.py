@@ -152,7 +152,8 @@ def _open(url: str, begin: str, pool_size: int) -> Engine:
 
     @event.listens_for(engine, "begin")
     def explicit(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        # The driver's own call: this runs in every transaction, and has neither parameters nor rows.
+        connection.connection.driver_connection.execute(begin)  # type: ignore[union-attr]
 
     return engine
 
