@@ -5,14 +5,16 @@ from contextlib import AsyncExitStack
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from sqlalchemy import update
+from sqlalchemy import Connection, case, update
 from turnkeeper.v1 import run_pb2
 
-from session_service.dispatch.model import LeaseTerms
+from session_service.dispatch.claims import candidates
+from session_service.dispatch.model import Candidate, LeaseTerms
 from session_service.dispatch.recovery import Sweeper
-from session_service.storage.clock import microseconds
+from session_service.storage.clock import Now, microseconds
 from session_service.storage.schema import runs
 from tests.fixtures.journeys import (
+    cancel,
     ended,
     follow,
     get,
@@ -176,3 +178,39 @@ async def test_a_turn_that_the_runner_refuses_as_invalid_fails_at_once(pair: Pai
 
     assert (done.state, done.failure.reason) == (run_pb2.RUN_STATE_FAILED, run_pb2.FAILURE_REASON_HARNESS_ERROR)
     assert (await ended(ada, (await start(ada, session_id)).run_id)).state == run_pb2.RUN_STATE_COMPLETED
+
+
+@pytest.mark.spec("3.8")
+async def test_claims_go_round_the_tenants(pair: Pair) -> None:
+    """A tenant that comes last with one run is among the first to be served, however many another has queued."""
+    many, few = pair.client(), pair.client(tenant="small")
+    await pair.stop_runner()
+    storage = pair.session.storage
+    for _ in range(10):
+        await start(many, await new_session(many))
+    await start(few, await new_session(few))
+
+    def first_two(connection: Connection) -> list[Candidate]:
+        """As the dispatcher would see them, which cannot claim in the same moment."""
+        order = case((runs.c.tenant_id == "acme", Now() - 1), else_=Now())
+        connection.execute(update(runs).values(state="QUEUED", available_time=order))
+        found = candidates(connection, 2, ())
+        connection.rollback()
+        return found
+
+    assert {each.key.tenant_id for each in await storage.read("", first_two)} == {"acme", "small"}
+
+
+@pytest.mark.spec("4.7")
+async def test_a_cancel_reaches_a_run_under_another_replica(start_pair: StartPair) -> None:
+    async with start_pair(session=QUICK) as one:
+        ada = one.client()
+        run = await start(ada, await new_session(ada), {"wait_gate": "hold"})
+        await one.gates.reached("hold")
+        async with start_pair(session=QUICK) as other:  # no notification goes from one to the other
+            answer = await cancel(other.client(), run.run_id)
+
+            assert answer.run.state == run_pb2.RUN_STATE_CANCELLING
+            await one.gates.disconnected("hold")
+            done = await ended(other.client(), run.run_id)
+            assert (done.state, done.cancel.confirmed) == (run_pb2.RUN_STATE_CANCELLED, True)

@@ -18,6 +18,7 @@ from tests.fixtures.journeys import (
     ended,
     follow,
     get,
+    messages,
     new_session,
     refused,
     scripted,
@@ -200,3 +201,23 @@ async def test_nothing_follows_the_terminal_event(pair: Pair) -> None:
 
     assert row is None
     assert (await get(ada, run.run_id)).last_sequence == run.last_sequence
+
+
+@pytest.mark.spec("5.6")
+async def test_an_event_over_the_limit_is_cut_and_the_run_goes_on(pair: Pair) -> None:
+    ada = pair.client()
+    session_id = await new_session(ada)
+    long = "\u00fc\U0001f600" * 30_000  # 180,000 bytes, and no limit falls between two code points
+    run = await start(ada, session_id, {"text": long})
+
+    events = await follow(ada, run.run_id)
+
+    assert states(events)[-1] == "COMPLETED"
+    assert text_of(events) == long
+    told = next(event.message_completed for event in events if event.HasField("message_completed"))
+    assert told.original_bytes == len(long.encode())
+    assert len(told.message.text.encode()) <= 64 * 1024
+    shown = told.message.text.removesuffix("\u2026 [cut]")
+    assert shown != told.message.text
+    assert long.startswith(shown)
+    assert (await messages(ada, session_id))[-1].text == long

@@ -140,7 +140,7 @@ async def test_a_deadline_that_passes_stops_the_turn_just_the_same(pair: Pair) -
     await ended(ada, (await start(ada, session_id)).run_id)
 
 
-@pytest.mark.spec("3.1", "4.5")
+@pytest.mark.spec("3.1", "4.5", "4.8", "4.9")
 async def test_release_and_cancel_in_the_same_tick(pair: Pair) -> None:
     """Three hundred races: whichever committed first is what all say (one terminal event each)."""
     ada = pair.client()
