@@ -11,7 +11,7 @@ from turnkeeper.v1 import (
 from turnkeeper.wire import edge
 from turnkeeper.wire.edge_fields import FIELDS, MAX_ITEMS, REQUIRED
 
-from tests.wire.requests import ID, REQUESTS, wrong
+from tests.wire.requests import ID, REQUESTS, check_field, new, wrong
 
 
 @pytest.mark.spec("11.1")
