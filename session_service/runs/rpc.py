@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from sqlalchemy import Connection
 from turnkeeper.v1 import error_reason_pb2 as reasons
 from turnkeeper.v1 import reference_pb2, run_pb2, run_service_pb2
 from turnkeeper.v1.run_service_pb2 import (
@@ -20,16 +19,16 @@ from turnkeeper.v1.run_service_pb2 import (
     WatchRunResponse,
 )
 from turnkeeper.wire.context import Call
-from turnkeeper.wire.errors import Refused, not_found
+from turnkeeper.wire.errors import Refused
 
 from session_service.agents.rpc import reference_of
 from session_service.events.bodies import cancel_proto, failure_proto
 from session_service.events.watch import watch_run
 from session_service.pages import PageTokens
 from session_service.runs.cancelling import cancel_run
+from session_service.runs.logic import get_run, list_runs
 from session_service.runs.model import Run, RunFilter, RunLimits, StartOrder
 from session_service.runs.start import start_run
-from session_service.runs.store import find_visible, list_visible, with_tool_calls
 from session_service.storage.write import Storage
 from session_service.times import timestamp
 
@@ -61,14 +60,7 @@ class RunServicer:
 
     async def GetRun(self, request: GetRunRequest, call: Call) -> GetRunResponse:
         """SPEC 1.7."""
-
-        def query(connection: Connection) -> Run:
-            row = find_visible(connection, call.context, request.run_id)
-            if row is None:
-                raise not_found("run")
-            return with_tool_calls(connection, call.context.tenant_id, [row])[0]
-
-        return GetRunResponse(run=run_proto(await self._storage.read(call.context.tenant_id, query)))
+        return GetRunResponse(run=run_proto(await get_run(self._storage, call.context, request.run_id)))
 
     async def ListRuns(self, request: ListRunsRequest, call: Call) -> ListRunsResponse:
         """SPEC 11.3."""
@@ -80,12 +72,7 @@ class RunServicer:
             created_before=request.created_before.ToMicroseconds() if request.HasField("created_before") else None,
         )
         page = self._pages.open(call.context, request, int, str)
-
-        def query(connection: Connection) -> list[Run]:
-            rows = list_visible(connection, call.context, chosen, page.after, page.limit + 1)
-            return with_tool_calls(connection, call.context.tenant_id, rows)
-
-        found = await self._storage.read(call.context.tenant_id, query)
+        found = await list_runs(self._storage, call.context, chosen, page.after, page.limit + 1)
         shown, token = page.close(found, lambda run: (run.row.create_time, run.row.run_id))
         return ListRunsResponse(runs=map(run_proto, shown), next_page_token=token)
 

@@ -6,6 +6,8 @@ from enum import Enum, auto
 from sqlalchemy import Connection, select, update
 from turnkeeper.v1.run_event_pb2 import RunEvent
 from turnkeeper.v1.turn_event_pb2 import TurnEnded, TurnEvent
+from turnkeeper.wire.context import RequestContext
+from turnkeeper.wire.errors import invalid
 
 from session_service.events import bodies
 from session_service.runs import ending
@@ -14,7 +16,9 @@ from session_service.runs.states import TERMINAL
 from session_service.runs.store import advance, lock
 from session_service.storage.clock import Now, microseconds
 from session_service.storage.schema import attempts, runs
+from session_service.storage.write import Storage
 from session_service.turns import calls
+from session_service.turns.hold import hold_any
 
 TAKES_EVENTS = (RunState.RUNNING, RunState.CANCELLING)
 FIRST_BACKOFF = microseconds(0.25)
@@ -44,7 +48,25 @@ def take_events(connection: Connection, key: RunKey, attempt: int, events: Seque
     return Taken.ENDED
 
 
-def take_report(
+async def report_stopped(
+    storage: Storage,
+    context: RequestContext,
+    events: Sequence[TurnEvent],
+    stopped_calls: Mapping[str, ToolCallState],
+) -> None:
+    """The report of the token's attempt that nothing of it runs any more; NOT_FOUND once the run's rows are gone."""
+    numbers = [event.number for event in events]
+    if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 1):
+        raise invalid("events", "must be in the order of their numbers, each once")
+
+    def change(connection: Connection) -> None:
+        run = hold_any(connection, context, with_session=True)
+        _take_report(connection, run, context.require_run().attempt, events, stopped_calls)
+
+    await storage.write(context.tenant_id, change)
+
+
+def _take_report(
     connection: Connection,
     run: AnyRow,
     attempt: int,

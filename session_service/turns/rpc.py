@@ -1,6 +1,5 @@
 """TurnService: translates the runner's calls; decides nothing."""
 
-from sqlalchemy import Connection
 from turnkeeper.v1 import run_pb2
 from turnkeeper.v1.turn_service_pb2 import (
     BeginToolCallRequest,
@@ -26,9 +25,8 @@ from session_service.identity.keys import KeyRing
 from session_service.runs.model import ToolCallState
 from session_service.storage.write import Storage
 from session_service.turns.begin import begin_direct_turn, begin_turn
-from session_service.turns.hold import hold_any
 from session_service.turns.ledger import CallStart, begin_tool_call, finish_tool_call
-from session_service.turns.record import take_report
+from session_service.turns.record import report_stopped
 
 _PREFIX = "TOOL_CALL_STATE_"
 
@@ -99,13 +97,7 @@ class TurnServicer:
         stopped = {
             each.call_id: _ended_state("stopped_tool_calls.state", each.state) for each in request.stopped_tool_calls
         }
-        _require_order(request)
-
-        def change(connection: Connection) -> None:
-            run = hold_any(connection, call.context, with_session=True)
-            take_report(connection, run, call.context.require_run().attempt, request.events, stopped)
-
-        await self._storage.write(call.context.tenant_id, change)
+        await report_stopped(self._storage, call.context, request.events, stopped)
         return ReportTurnStoppedResponse()
 
 
@@ -123,9 +115,3 @@ def _ended_state(field: str, state: run_pb2.ToolCallState.ValueType) -> ToolCall
     if name is ToolCallState.STARTED:
         raise invalid(field, "must say what came of the call")
     return name
-
-
-def _require_order(request: ReportTurnStoppedRequest) -> None:
-    numbers = [event.number for event in request.events]
-    if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 1):
-        raise invalid("events", "must be in the order of their numbers, each once")
