@@ -80,7 +80,7 @@ class Attempt:
         """Brings the stream's events into the inbox, until the stream ends."""
         run = self._claim.run
         start = TurnStart(
-            input=run.input,
+            input=self._claim.input,
             config_json=self._claim.config_json,
             turn=run.turn,
             lease=Lease(duration=duration(self._terms.lease), probe_interval=duration(self._terms.lease // 3)),

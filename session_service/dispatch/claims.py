@@ -5,12 +5,12 @@ from collections.abc import Collection
 from sqlalchemy import Connection, and_, func, insert, select, update
 
 from session_service.dispatch.model import Candidate, Claim, LeaseTerms
-from session_service.runs.model import RunKey, RunState
+from session_service.runs.model import AnyRow, RunKey, RunState
 from session_service.runs.states import TERMINAL
 from session_service.runs.store import lock, transition
 from session_service.sessions.store import next_order
 from session_service.storage.clock import Now
-from session_service.storage.schema import attempts, revisions, runs, sessions
+from session_service.storage.schema import attempts, runs, sessions
 
 _earlier = runs.alias("earlier")
 _NO_EARLIER = ~(
@@ -42,30 +42,23 @@ def candidates(connection: Connection, limit: int, skip: Collection[str]) -> lis
         .subquery()
     )
     chosen = (
-        select(
-            runs.c.tenant_id,
-            runs.c.run_id,
-            runs.c.session_id,
-            runs.c.attempt,
-            func.coalesce(runs.c.config_json, revisions.c.config_json).label("config_json"),
-        )
+        select(runs.c.tenant_id, runs.c.run_id, runs.c.session_id, runs.c.attempt)
         .join(waiting, and_(waiting.c.tenant_id == runs.c.tenant_id, waiting.c.run_id == runs.c.run_id))
-        .outerjoin(
-            revisions, and_(revisions.c.tenant_id == runs.c.tenant_id, revisions.c.revision_id == runs.c.revision_id)
-        )
         .order_by(waiting.c.round, waiting.c.available_time)
         .limit(limit)
     )
     return [
-        Candidate(RunKey(row.tenant_id, row.run_id), row.session_id, row.attempt, row.config_json)
-        for row in connection.execute(chosen)
+        Candidate(RunKey(row.tenant_id, row.run_id), row.session_id, row.attempt) for row in connection.execute(chosen)
     ]
 
 
 def claim(
-    connection: Connection, candidate: Candidate, dispatcher: str, terms: LeaseTerms, turn_limit: int
+    connection: Connection, candidate: Candidate, order: AnyRow, dispatcher: str, terms: LeaseTerms, turn_limit: int
 ) -> Claim | None:
-    """Takes the run for one attempt, or None when somebody was first. `turn_limit` is in microseconds."""
+    """Takes the run, which is to do what `order` says, for one attempt; None when somebody was first.
+
+    `turn_limit` is in microseconds.
+    """
     seen = lock(connection, candidate.key, with_session=True)
     if seen is None or seen.state != RunState.QUEUED or seen.attempt != candidate.attempt:
         return None
@@ -75,7 +68,7 @@ def claim(
     now: int = connection.execute(select(Now())).scalar_one()
     if not first or seen.deadline <= now:
         return None
-    order = seen.claim_order or next_order(connection, candidate.key.tenant_id, candidate.session_id)
+    claim_order = seen.claim_order or next_order(connection, candidate.key.tenant_id, candidate.session_id)
     call_deadline = min(seen.deadline, now + turn_limit + terms.hold)
     row = transition(
         connection,
@@ -86,7 +79,7 @@ def claim(
         values={
             "attempt": candidate.attempt + 1,
             "turn": max(seen.turn, 1),
-            "claim_order": order,
+            "claim_order": claim_order,
             "start_time": seen.start_time or now,
             "lease_owner": dispatcher,
             "lease_expire_time": now + terms.lease,
@@ -106,7 +99,7 @@ def claim(
             call_deadline=call_deadline,
         )
     )
-    return Claim(row, candidate.config_json, call_deadline - now)
+    return Claim(row, order.input, order.config_json, call_deadline - now)
 
 
 def renew(connection: Connection, key: RunKey, attempt: int, terms: LeaseTerms) -> bool:

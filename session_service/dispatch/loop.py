@@ -16,6 +16,7 @@ from session_service.dispatch.attempt import Attempt
 from session_service.dispatch.claims import candidates, claim
 from session_service.dispatch.model import Candidate, Claim, LeaseTerms
 from session_service.identity.keys import KeyRing
+from session_service.runs.store import find_order
 from session_service.storage.clock import MICROSECONDS, microseconds
 from session_service.storage.hints import QUEUE
 from session_service.storage.write import Storage
@@ -88,16 +89,18 @@ class Dispatcher:
         return len(claims)
 
     async def _claim(self, candidate: Candidate) -> Claim | None:
+        tenant_id = candidate.key.tenant_id
+        order = await self._storage.read(tenant_id, lambda connection: find_order(connection, candidate.key))
         try:
-            turn_seconds = parse_config(candidate.config_json).limits.turn_seconds
+            turn_seconds = parse_config(order.config_json).limits.turn_seconds
         except Refused:
             turn_seconds = UNREADABLE_CONFIG_SECONDS
         limit = microseconds(turn_seconds)
 
         def change(connection: Connection) -> Claim | None:
-            return claim(connection, candidate, self._name, self._terms, limit)
+            return claim(connection, candidate, order, self._name, self._terms, limit)
 
-        return await self._storage.write(candidate.key.tenant_id, change)
+        return await self._storage.write(tenant_id, change)
 
     def _supervise(self, held: Claim) -> None:
         attempt = Attempt(self._storage, self._runner, held, self._run_token(held), self._terms)

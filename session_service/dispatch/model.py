@@ -12,7 +12,6 @@ class Candidate:
     key: RunKey
     session_id: str
     attempt: int
-    config_json: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +19,7 @@ class Claim:
     """An attempt that this dispatcher holds. `remaining` is the time to the call's deadline, in microseconds."""
 
     run: AnyRow
+    input: str
     config_json: str
     remaining: int
 

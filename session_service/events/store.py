@@ -1,8 +1,9 @@
 """The log's SQL. Rows are only added, numbered under their run's lock by runs/store.py."""
 
+import itertools
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 from turnkeeper.v1.run_event_pb2 import RunEvent
 
 from session_service.runs.model import AnyRow, RunKey
@@ -32,17 +33,25 @@ def insert_events(connection: Connection, run: AnyRow, first_sequence: int, bodi
         connection.execute(insert(run_events).values(rows[start : start + _ROWS_PER_INSERT]))
 
 
-def read_after(connection: Connection, key: RunKey, sequence: int, limit: int) -> list[RunEvent]:
-    """The next events after a sequence, oldest first, at most `limit`."""
-    rows = connection.execute(
-        select(run_events)
-        .where(
-            run_events.c.tenant_id == key.tenant_id,
-            run_events.c.run_id == key.run_id,
-            run_events.c.sequence > sequence,
-        )
+def read_after(connection: Connection, key: RunKey, sequence: int, limit: int, max_bytes: int) -> list[RunEvent]:
+    """The next events after a sequence, oldest first: at most `limit`, and after the first no more than fit."""
+    mine = (run_events.c.tenant_id == key.tenant_id, run_events.c.run_id == key.run_id)
+    sizes = connection.execute(
+        select(run_events.c.sequence, func.length(run_events.c.body).label("size"))
+        .where(*mine, run_events.c.sequence > sequence)
         .order_by(run_events.c.sequence)
         .limit(limit)
+    ).all()
+    totals = itertools.accumulate(row.size for row in sizes)
+    fitting = [row.sequence for row, total in zip(sizes, totals, strict=True) if total <= max_bytes] or [
+        row.sequence for row in sizes[:1]
+    ]
+    if not fitting:
+        return []
+    rows = connection.execute(
+        select(run_events)
+        .where(*mine, run_events.c.sequence.between(fitting[0], fitting[-1]))
+        .order_by(run_events.c.sequence)
     )
     return [_event(row) for row in rows]
 

@@ -15,8 +15,8 @@ from session_service.runs.states import TERMINAL
 from session_service.runs.store import find_visible
 from session_service.storage.write import Storage
 
-PAGE = 64
-"""Events that one watcher holds at most; a slow reader holds no more and delays nobody."""
+PAGE, PAGE_BYTES = 64, 256 * 1024
+"""Events, and their bytes, that one watcher holds at most; a slow reader holds no more and delays nobody."""
 POLL_SECONDS = 1.0
 """How late an event may be shown when every hint is lost."""
 
@@ -36,7 +36,7 @@ async def watch_run(
         run = find_visible(connection, context, run_id)
         if run is None:
             raise not_found("run")
-        found = read_after(connection, RunKey(context.tenant_id, run_id), cursor, PAGE)
+        found = read_after(connection, RunKey(context.tenant_id, run_id), cursor, PAGE, PAGE_BYTES)
         return found, run.last_sequence, run.state in TERMINAL
 
     with storage.hints.listen(run_id) as listener:  # before the first read: what commits after it is heard

@@ -9,7 +9,7 @@ from turnkeeper.wire.errors import not_found
 
 from session_service.runs.model import AnyRow, CancelOutcome, Run, RunKey, RunState
 from session_service.runs.states import TERMINAL
-from session_service.runs.store import find_visible, lock, transition, with_tool_calls
+from session_service.runs.store import COLUMNS, find_visible, lock, transition, with_tool_calls
 from session_service.storage.clock import Now
 from session_service.storage.schema import runs
 from session_service.storage.write import Storage
@@ -35,7 +35,7 @@ async def cancel_run(storage: Storage, context: RequestContext, run_id: str, rea
 def cancel_for_deletion(connection: Connection, context: RequestContext, session_id: str) -> None:
     """Cancels every run of a (locked) session that is not terminal."""
     found = connection.execute(
-        select(runs)
+        select(*COLUMNS)
         .where(
             runs.c.tenant_id == context.tenant_id,
             runs.c.session_id == session_id,

@@ -1,6 +1,7 @@
 """The transition that ends a turn: closes its open calls and stores its messages, from rows alone (SPEC 2.7, 3.5)."""
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -88,7 +89,10 @@ def _drafts(
     drafts: list[MessageDraft] = []
     for step in sorted({*text_of, *calls_of}):
         step_calls = calls_of.get(step, [])
-        asked = tuple(ToolCallAsked(c.call_id, c.tool_name, c.arguments_json) for c in step_calls)
+        asked = tuple(
+            ToolCallAsked(c.call_id, c.tool_name, arguments)
+            for c, arguments in zip(step_calls, _bounded([c.arguments_json for c in step_calls]), strict=True)
+        )
         text = cut(text_of.get(step, ""), MESSAGE_LIMIT)[0]
         drafts.append(
             MessageDraft(run_id=run.run_id, role=MessageRole.ASSISTANT, text=text, tool_calls=asked, status=status)
@@ -104,3 +108,16 @@ def _drafts(
             for call in step_calls
         )
     return drafts
+
+
+def _bounded(arguments: Sequence[str]) -> list[str]:
+    """The arguments of one message, which must fit into one response: when they are too much, each has its share."""
+    if sum(len(each.encode()) for each in arguments) <= MESSAGE_LIMIT:
+        return list(arguments)
+    share = MESSAGE_LIMIT // len(arguments)
+    return [
+        each
+        if len(each.encode()) <= share
+        else json.dumps({"truncated_arguments": cut(each, share // 2)[0]}, ensure_ascii=False)
+        for each in arguments
+    ]

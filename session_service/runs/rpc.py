@@ -19,7 +19,7 @@ from turnkeeper.v1.run_service_pb2 import (
     WatchRunResponse,
 )
 from turnkeeper.wire.context import Call
-from turnkeeper.wire.errors import Refused
+from turnkeeper.wire.errors import FieldViolation, Refused
 
 from session_service.agents.rpc import reference_of
 from session_service.events.bodies import cancel_proto, failure_proto
@@ -85,7 +85,8 @@ class RunServicer:
     async def CancelRun(self, request: CancelRunRequest, call: Call) -> CancelRunResponse:
         """SPEC 4.3."""
         if request.WhichOneof("name") != "run_id":
-            raise Refused(reasons.ERROR_REASON_UNIMPLEMENTED)
+            later = FieldViolation("idempotency_key", "a cancel by key is not served yet")
+            raise Refused(reasons.ERROR_REASON_UNIMPLEMENTED, fields=[later])
         run, outcome = await cancel_run(self._storage, call.context, request.run_id, request.reason)
         value = run_service_pb2.CancelOutcome.Value(f"CANCEL_OUTCOME_{outcome}")
         return CancelRunResponse(run=run_proto(run), outcome=value)

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, func, insert, select
 from turnkeeper.v1 import error_reason_pb2 as reasons
 from turnkeeper.wire.configs import parse_config
 from turnkeeper.wire.context import RequestContext
-from turnkeeper.wire.errors import Refused, not_found
+from turnkeeper.wire.errors import FieldViolation, Refused, not_found
 from turnkeeper.wire.json_text import JsonError
 
 from session_service.agents.targets import resolve
@@ -16,7 +16,7 @@ from session_service.events.store import insert_events
 from session_service.runs.fingerprint import fingerprint
 from session_service.runs.model import AnyRow, Run, RunState, StartOrder
 from session_service.runs.pinning import Pinned, pin
-from session_service.runs.store import find_visible, with_tool_calls
+from session_service.runs.store import COLUMNS, find_visible, with_tool_calls
 from session_service.sessions.access import lock_session
 from session_service.sessions.model import MessageDraft, MessageRole
 from session_service.sessions.store import add_messages
@@ -88,7 +88,8 @@ def _replay(connection: Connection, context: RequestContext, order: StartOrder, 
 
 def _admit(connection: Connection, tenant_id: str, policy: str, max_queued: int) -> None:
     if policy != ENQUEUE:
-        raise Refused(reasons.ERROR_REASON_UNIMPLEMENTED)
+        later = FieldViolation("concurrency_policy", f"{policy} is not served yet")
+        raise Refused(reasons.ERROR_REASON_UNIMPLEMENTED, fields=[later])
     queued = connection.execute(
         select(func.count()).where(runs.c.tenant_id == tenant_id, runs.c.state == RunState.QUEUED)
     ).scalar_one()
@@ -126,7 +127,7 @@ def _store(
             deadline=Now() + order.timeout,
             last_sequence=1,
         )
-        .returning(runs)
+        .returning(*COLUMNS)
     ).one()
     for label, value in order.labels.items():
         label_row = {"tenant_id": context.tenant_id, "label_key": label, "label_value": value, "run_id": run_id}

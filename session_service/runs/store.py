@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, select, tuple_, update
+from sqlalchemy import Connection, and_, func, select, tuple_, update
 from turnkeeper.v1.run_event_pb2 import RunEvent
 from turnkeeper.wire.context import RequestContext
 
@@ -15,7 +15,10 @@ from session_service.sessions.access import visible
 from session_service.storage.clock import Now
 from session_service.storage.database import wake_after_commit
 from session_service.storage.hints import QUEUE
-from session_service.storage.schema import run_labels, runs, sessions, tool_calls
+from session_service.storage.schema import revisions, run_labels, runs, sessions, tool_calls
+
+COLUMNS = tuple(column for column in runs.c if column.name not in {"input", "config_json"})
+"""A run's row without what may be a megabyte each; only `find_order` reads that."""
 
 _OF_SESSION = and_(sessions.c.tenant_id == runs.c.tenant_id, sessions.c.session_id == runs.c.session_id)
 
@@ -40,7 +43,7 @@ def lock(connection: Connection, key: RunKey, *, with_session: bool = False) -> 
             .where(sessions.c.tenant_id == key.tenant_id, sessions.c.session_id == session_id)
             .with_for_update(key_share=True)
         )
-    return connection.execute(select(runs).where(*mine).with_for_update(key_share=True)).one_or_none()
+    return connection.execute(select(*COLUMNS).where(*mine).with_for_update(key_share=True)).one_or_none()
 
 
 def advance(
@@ -112,22 +115,39 @@ def _guarded_update(
             runs.c.attempt == attempt,
         )
         .values(last_sequence=runs.c.last_sequence + event_count, **values)
-        .returning(runs)
+        .returning(*COLUMNS)
     ).one_or_none()
 
 
 def find_visible(connection: Connection, context: RequestContext, run_id: str) -> AnyRow | None:
     """The run's row if the caller sees its session."""
     return connection.execute(
-        select(runs).join(sessions, _OF_SESSION).where(visible(context), runs.c.run_id == run_id)
+        select(*COLUMNS).join(sessions, _OF_SESSION).where(visible(context), runs.c.run_id == run_id)
     ).one_or_none()
+
+
+def find_order(connection: Connection, key: RunKey) -> AnyRow:
+    """What the run is to do: its `input` and the `config_json` that it executes, inline or its revision's."""
+    pinned = and_(revisions.c.tenant_id == runs.c.tenant_id, revisions.c.revision_id == runs.c.revision_id)
+    return connection.execute(
+        select(runs.c.input, func.coalesce(runs.c.config_json, revisions.c.config_json).label("config_json"))
+        .select_from(runs)
+        .outerjoin(revisions, pinned)
+        .where(runs.c.tenant_id == key.tenant_id, runs.c.run_id == key.run_id)
+    ).one()
 
 
 def with_tool_calls(connection: Connection, tenant_id: str, rows: Sequence[AnyRow]) -> list[Run]:
     """The runs of these rows (of one tenant), each with the summary of its tool calls."""
     calls: dict[str, list[AnyRow]] = {row.run_id: [] for row in rows}
     found = connection.execute(
-        select(tool_calls)
+        select(
+            tool_calls.c.run_id,
+            tool_calls.c.call_id,
+            tool_calls.c.tool_name,
+            tool_calls.c.state,
+            tool_calls.c.side_effect,
+        )
         .where(tool_calls.c.tenant_id == tenant_id, tool_calls.c.run_id.in_(calls))
         .order_by(tool_calls.c.attempt, tool_calls.c.step, tool_calls.c.call_index)
     )
@@ -140,7 +160,7 @@ def list_visible(
     connection: Connection, context: RequestContext, chosen: RunFilter, after: tuple[int, str] | None, limit: int
 ) -> list[AnyRow]:
     """The caller's runs, newest first, after this position (create time, run id)."""
-    query = select(runs).join(sessions, _OF_SESSION).where(visible(context))
+    query = select(*COLUMNS).join(sessions, _OF_SESSION).where(visible(context))
     if after is not None:
         query = query.where(tuple_(runs.c.create_time, runs.c.run_id) < after)
     if chosen.session_id is not None:

@@ -1,16 +1,19 @@
 """Watching: what is committed, whole, once, in order."""
 
 import asyncio
+import json
 from typing import Any
 
 import grpc
 import pytest
+from sqlalchemy import Connection
 from turnkeeper.v1 import run_pb2
 from turnkeeper.v1.run_event_pb2 import TextDelta
 from turnkeeper.v1.run_service_pb2 import WatchRunRequest
 
 from session_service.events import watch as watching
 from session_service.events.bodies import text_delta
+from session_service.events.store import read_after
 from session_service.runs.model import RunKey, RunState
 from session_service.runs.store import advance
 from tests.far import model
@@ -221,3 +224,46 @@ async def test_an_event_over_the_limit_is_cut_and_the_run_goes_on(pair: Pair) ->
     assert shown != told.message.text
     assert long.startswith(shown)
     assert (await messages(ada, session_id))[-1].text == long
+
+
+@pytest.mark.spec("5.6", "2.7")
+async def test_a_message_of_many_large_calls_fits_into_every_answer(pair: Pair) -> None:
+    """Forty calls of 100 kB each: more than a client's default limit takes in one answer."""
+    ada = pair.client()
+    session_id = await new_session(ada)
+    arguments = json.dumps({"text": "x" * 100_000})
+    asked = [model.Call("nothing", arguments, f"call-{number}") for number in range(40)]
+    pair.model.queue(model.tool_calls(*asked))
+    pair.model.queue(model.text("Done."))
+    config = '{"schema_version":1,"harness":"openai","model":{"name":"m"}}'
+
+    events = await follow(ada, (await start(ada, session_id, config_json=config)).run_id)
+
+    assert states(events)[-1] == "COMPLETED"
+    _, asking, *_ = await messages(ada, session_id)
+    assert len(asking.tool_calls) == 40
+    assert all("truncated_arguments" in json.loads(call.arguments_json) for call in asking.tool_calls)
+    assert sum(len(call.arguments_json) for call in asking.tool_calls) <= 1024 * 1024
+    pair.model.queue(model.text("Again."))
+    await ended(ada, (await start(ada, session_id, config_json=config)).run_id)  # the next prompt can be read
+
+
+@pytest.mark.spec("5.4")
+async def test_a_page_of_a_watch_is_bounded_in_bytes(pair: Pair) -> None:
+    ada = pair.client()
+    run = await start(ada, await new_session(ada), {"text": "y" * 900_000})
+    run = await ended(ada, run.run_id)
+    key = RunKey("acme", run.run_id)
+
+    def pages(connection: Connection) -> list[int]:
+        sizes, cursor = [], 0
+        while page := read_after(connection, key, cursor, watching.PAGE, watching.PAGE_BYTES):
+            sizes.append(sum(event.ByteSize() for event in page))
+            cursor = page[-1].sequence
+        assert cursor == run.last_sequence
+        return sizes
+
+    sizes = await pair.session.storage.read("acme", pages)
+
+    assert max(sizes) <= watching.PAGE_BYTES + 10_000  # the ids and times that each event is given
+    assert len(sizes) > 3
