@@ -1,6 +1,7 @@
 """The processes of the demo: the two services and what stands around them, each in a process group of its own."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ BIN = Path(sys.executable).parent
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 15
+_PR_SET_PDEATHSIG = 1
 
 
 class ProcessFailedError(Exception):
@@ -34,10 +36,12 @@ class Process:
         self._command = command
         self._environment = environment
         self._running: asyncio.subprocess.Process | None = None
+        self._started_at = 0
 
     async def start(self) -> None:
         """Starts the program."""
         with self.log.open("ab") as log:
+            self._started_at = log.tell()
             self._running = await self._spawn(log)
 
     async def kill(self) -> None:
@@ -59,8 +63,9 @@ class Process:
             raise ProcessFailedError(f"{self.name} ended with code {self._running.returncode}:\n{self.tail()}")
 
     def tail(self) -> str:
-        """The end of the program's log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        """The end of what the program logged since its last start."""
+        said = self.log.read_bytes()[self._started_at :].decode(errors="replace")
+        return "\n".join(said.splitlines()[-LOG_TAIL_LINES:])
 
     def remains(self) -> bool:
         """Whether anything of the program's group is still there."""
@@ -74,6 +79,7 @@ class Process:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
 
     async def _end(self, how: signal.Signals) -> None:
@@ -84,6 +90,12 @@ class Process:
             await asyncio.wait_for(self._running.wait(), STOP_SECONDS)
         _signal_group(self._running.pid, signal.SIGKILL)
         await self._running.wait()
+
+
+def _end_with_parent() -> None:
+    """On Linux a child gets SIGTERM when this process dies, also by kill -9; elsewhere it would stay."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _signal_group(group: int, number: int) -> bool:

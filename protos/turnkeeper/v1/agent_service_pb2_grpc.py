@@ -130,7 +130,7 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """Deletes an agent; runs that pinned its revisions go on. Scope agents:write.
+        """Deletes an agent; runs that pinned its revisions go on. Scope agents:write. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,7 +159,7 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PatchRevision(self, request, context):
-        """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent.
+        """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,14 +173,14 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRevisions(self, request, context):
-        """Lists a variant's revisions, newest first, without their configs. Scope agents:read.
+        """Lists a variant's revisions, newest first, without their configs. Scope agents:read. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompareConfig(self, request, context):
-        """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read.
+        """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,7 @@ class AgentServiceStub:
     UpdateAgent: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
     """Renames an agent. Scope agents:write; a run token renames its own agent, automatically."""
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
-    """Deletes an agent; runs that pinned its revisions go on. Scope agents:write."""
+    """Deletes an agent; runs that pinned its revisions go on. Scope agents:write. Not served yet."""
     CreateVariant: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.CreateVariantRequest, _agent_service_pb2.CreateVariantResponse]
     """Creates an empty variant. Scope agents:write."""
     ListVariants: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.ListVariantsRequest, _agent_service_pb2.ListVariantsResponse]
@@ -52,13 +52,13 @@ class AgentServiceStub:
     own agent.
     """
     PatchRevision: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.PatchRevisionRequest, _agent_service_pb2.PatchRevisionResponse]
-    """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent."""
+    """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent. Not served yet."""
     GetRevision: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.GetRevisionRequest, _agent_service_pb2.GetRevisionResponse]
     """Reads one revision. Scope agents:read."""
     ListRevisions: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.ListRevisionsRequest, _agent_service_pb2.ListRevisionsResponse]
-    """Lists a variant's revisions, newest first, without their configs. Scope agents:read."""
+    """Lists a variant's revisions, newest first, without their configs. Scope agents:read. Not served yet."""
     CompareConfig: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.CompareConfigRequest, _agent_service_pb2.CompareConfigResponse]
-    """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read."""
+    """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read. Not served yet."""
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
@@ -74,7 +74,7 @@ class AgentServiceAsyncStub(AgentServiceStub):
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]  # type: ignore[assignment]
     """Renames an agent. Scope agents:write; a run token renames its own agent, automatically."""
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]  # type: ignore[assignment]
-    """Deletes an agent; runs that pinned its revisions go on. Scope agents:write."""
+    """Deletes an agent; runs that pinned its revisions go on. Scope agents:write. Not served yet."""
     CreateVariant: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateVariantRequest, _agent_service_pb2.CreateVariantResponse]  # type: ignore[assignment]
     """Creates an empty variant. Scope agents:write."""
     ListVariants: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListVariantsRequest, _agent_service_pb2.ListVariantsResponse]  # type: ignore[assignment]
@@ -84,13 +84,13 @@ class AgentServiceAsyncStub(AgentServiceStub):
     own agent.
     """
     PatchRevision: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.PatchRevisionRequest, _agent_service_pb2.PatchRevisionResponse]  # type: ignore[assignment]
-    """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent."""
+    """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent. Not served yet."""
     GetRevision: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetRevisionRequest, _agent_service_pb2.GetRevisionResponse]  # type: ignore[assignment]
     """Reads one revision. Scope agents:read."""
     ListRevisions: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListRevisionsRequest, _agent_service_pb2.ListRevisionsResponse]  # type: ignore[assignment]
-    """Lists a variant's revisions, newest first, without their configs. Scope agents:read."""
+    """Lists a variant's revisions, newest first, without their configs. Scope agents:read. Not served yet."""
     CompareConfig: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CompareConfigRequest, _agent_service_pb2.CompareConfigResponse]  # type: ignore[assignment]
-    """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read."""
+    """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read. Not served yet."""
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Creates and reads agents, and commits their configs."""
@@ -133,7 +133,7 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.DeleteAgentResponse, _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]]:
-        """Deletes an agent; runs that pinned its revisions go on. Scope agents:write."""
+        """Deletes an agent; runs that pinned its revisions go on. Scope agents:write. Not served yet."""
 
     @_abc_1.abstractmethod
     def CreateVariant(
@@ -167,7 +167,7 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.PatchRevisionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.PatchRevisionResponse, _abc.Awaitable[_agent_service_pb2.PatchRevisionResponse]]:
-        """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent."""
+        """Commits a change to the head that the caller has seen. Scope agents:write; a run token patches its own agent. Not served yet."""
 
     @_abc_1.abstractmethod
     def GetRevision(
@@ -183,7 +183,7 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.ListRevisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.ListRevisionsResponse, _abc.Awaitable[_agent_service_pb2.ListRevisionsResponse]]:
-        """Lists a variant's revisions, newest first, without their configs. Scope agents:read."""
+        """Lists a variant's revisions, newest first, without their configs. Scope agents:read. Not served yet."""
 
     @_abc_1.abstractmethod
     def CompareConfig(
@@ -191,6 +191,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.CompareConfigRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.CompareConfigResponse, _abc.Awaitable[_agent_service_pb2.CompareConfigResponse]]:
-        """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read."""
+        """Says whether a draft is a stored revision or differs from it. A pure function. Scope agents:read. Not served yet."""
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,7 +7,8 @@ Every error of both services is a google.rpc.Status whose details hold a google.
 "turnkeeper" and, as `reason`, the name of a value below without its ERROR_REASON_ prefix, for example
 "SESSION_BUSY". google.rpc.BadRequest names the fields of an INVALID_ARGUMENT; google.rpc.RetryInfo says when a
 RESOURCE_EXHAUSTED or UNAVAILABLE is worth another try. The status text is for people: short, fixed, and it
-never holds anything that a caller may not know.
+never holds anything that a caller may not know. Only what gRPC itself refuses comes without details: a message over
+its limit of 4 MiB (RESOURCE_EXHAUSTED), a connection that is not there (UNAVAILABLE), a deadline (DEADLINE_EXCEEDED).
 """
 
 from google.protobuf import descriptor as _descriptor
@@ -86,7 +87,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STORAGE_UNAVAILABLE: _ErrorReason.ValueType  # 27
     """UNAVAILABLE: the database did not answer or could not write. What was answered before is stored; try again."""
     ERROR_REASON_UNIMPLEMENTED: _ErrorReason.ValueType  # 28
-    """UNIMPLEMENTED: this server does not have the method yet."""
+    """UNIMPLEMENTED: this server does not serve the method yet, or not the option that BadRequest names."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 29
     """INTERNAL: an error that nobody foresaw. Metadata: `error_id`, which the server's log has too."""
     ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 30
@@ -154,7 +155,7 @@ ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 26
 ERROR_REASON_STORAGE_UNAVAILABLE: ErrorReason.ValueType  # 27
 """UNAVAILABLE: the database did not answer or could not write. What was answered before is stored; try again."""
 ERROR_REASON_UNIMPLEMENTED: ErrorReason.ValueType  # 28
-"""UNIMPLEMENTED: this server does not have the method yet."""
+"""UNIMPLEMENTED: this server does not serve the method yet, or not the option that BadRequest names."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 29
 """INTERNAL: an error that nobody foresaw. Metadata: `error_id`, which the server's log has too."""
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 30

@@ -36,9 +36,9 @@ class _ConcurrencyPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Con
     CONCURRENCY_POLICY_ENQUEUE: _ConcurrencyPolicy.ValueType  # 1
     """Run after what is queued already."""
     CONCURRENCY_POLICY_REJECT: _ConcurrencyPolicy.ValueType  # 2
-    """Refuse with SESSION_BUSY and store nothing."""
+    """Refuse with SESSION_BUSY and store nothing. Not served yet."""
     CONCURRENCY_POLICY_INTERRUPT: _ConcurrencyPolicy.ValueType  # 3
-    """Cancel the live run and run next."""
+    """Cancel the live run and run next. Not served yet."""
 
 class ConcurrencyPolicy(_ConcurrencyPolicy, metaclass=_ConcurrencyPolicyEnumTypeWrapper):
     """What a start does on a busy session."""
@@ -48,9 +48,9 @@ CONCURRENCY_POLICY_UNSPECIFIED: ConcurrencyPolicy.ValueType  # 0
 CONCURRENCY_POLICY_ENQUEUE: ConcurrencyPolicy.ValueType  # 1
 """Run after what is queued already."""
 CONCURRENCY_POLICY_REJECT: ConcurrencyPolicy.ValueType  # 2
-"""Refuse with SESSION_BUSY and store nothing."""
+"""Refuse with SESSION_BUSY and store nothing. Not served yet."""
 CONCURRENCY_POLICY_INTERRUPT: ConcurrencyPolicy.ValueType  # 3
-"""Cancel the live run and run next."""
+"""Cancel the live run and run next. Not served yet."""
 Global___ConcurrencyPolicy: _TypeAlias = ConcurrencyPolicy  # noqa: Y015
 
 class _CancelOutcome:
@@ -477,7 +477,7 @@ class CancelRunRequest(_message.Message):
     run_id: _builtins.str
     """The run's UUID."""
     idempotency_key: _builtins.str
-    """The caller's own idempotency key, also before a run with that key exists."""
+    """The caller's own idempotency key, also before a run with that key exists. Not served yet."""
     reason: _builtins.str
     """Why, for people: at most 500 code points. The first accepted reason is kept."""
     def __init__(

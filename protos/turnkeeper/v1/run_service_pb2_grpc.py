@@ -108,7 +108,7 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchSession(self, request, context):
-        """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read.
+        """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +122,7 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """Answers the interaction that a run waits for. Scope runs:write.
+        """Answers the interaction that a run waits for. Scope runs:write. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

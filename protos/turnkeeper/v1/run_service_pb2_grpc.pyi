@@ -47,11 +47,11 @@ class RunServiceStub:
     Scope runs:read.
     """
     WatchSession: _grpc.UnaryStreamMultiCallable[_run_service_pb2.WatchSessionRequest, _run_service_pb2.WatchSessionResponse]
-    """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read."""
+    """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read. Not served yet."""
     CancelRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
     """Cancels a run. The answer comes after the intent is committed and says what is true. Scope runs:write."""
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.ResumeRunRequest, _run_service_pb2.ResumeRunResponse]
-    """Answers the interaction that a run waits for. Scope runs:write."""
+    """Answers the interaction that a run waits for. Scope runs:write. Not served yet."""
 
 @_typing.type_check_only
 class RunServiceAsyncStub(RunServiceStub):
@@ -72,11 +72,11 @@ class RunServiceAsyncStub(RunServiceStub):
     Scope runs:read.
     """
     WatchSession: _aio.UnaryStreamMultiCallable[_run_service_pb2.WatchSessionRequest, _run_service_pb2.WatchSessionResponse]  # type: ignore[assignment]
-    """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read."""
+    """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read. Not served yet."""
     CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]  # type: ignore[assignment]
     """Cancels a run. The answer comes after the intent is committed and says what is true. Scope runs:write."""
     ResumeRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ResumeRunRequest, _run_service_pb2.ResumeRunResponse]  # type: ignore[assignment]
-    """Answers the interaction that a run waits for. Scope runs:write."""
+    """Answers the interaction that a run waits for. Scope runs:write. Not served yet."""
 
 class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     """Starts, reads, watches, cancels and resumes runs."""
@@ -124,7 +124,7 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _run_service_pb2.WatchSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_run_service_pb2.WatchSessionResponse], _abc.AsyncIterator[_run_service_pb2.WatchSessionResponse]]:
-        """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read."""
+        """Gives a snapshot of a session's runs, then each newer state. It has no cursor. Scope runs:read. Not served yet."""
 
     @_abc_1.abstractmethod
     def CancelRun(
@@ -140,6 +140,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _run_service_pb2.ResumeRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.ResumeRunResponse, _abc.Awaitable[_run_service_pb2.ResumeRunResponse]]:
-        """Answers the interaction that a run waits for. Scope runs:write."""
+        """Answers the interaction that a run waits for. Scope runs:write. Not served yet."""
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

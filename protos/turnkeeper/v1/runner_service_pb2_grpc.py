@@ -76,14 +76,14 @@ class RunnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeHarnessSessions(self, request, context):
-        """Says of each session whether the harness has it. Takes a service token.
+        """Says of each session whether the harness has it. Takes a service token. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteHarnessSession(self, request, context):
-        """Deletes what the harness keeps of a session. Takes a service token.
+        """Deletes what the harness keeps of a session. Takes a service token. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,9 +39,9 @@ class RunnerServiceStub:
     Takes a run token, or a user token with runner:invoke (a direct turn).
     """
     DescribeHarnessSessions: _grpc.UnaryUnaryMultiCallable[_runner_service_pb2.DescribeHarnessSessionsRequest, _runner_service_pb2.DescribeHarnessSessionsResponse]
-    """Says of each session whether the harness has it. Takes a service token."""
+    """Says of each session whether the harness has it. Takes a service token. Not served yet."""
     DeleteHarnessSession: _grpc.UnaryUnaryMultiCallable[_runner_service_pb2.DeleteHarnessSessionRequest, _runner_service_pb2.DeleteHarnessSessionResponse]
-    """Deletes what the harness keeps of a session. Takes a service token."""
+    """Deletes what the harness keeps of a session. Takes a service token. Not served yet."""
     ListHarnesses: _grpc.UnaryUnaryMultiCallable[_runner_service_pb2.ListHarnessesRequest, _runner_service_pb2.ListHarnessesResponse]
     """Lists the harnesses that this runner has. Scope agents:read."""
     BindToolBody: _grpc.UnaryUnaryMultiCallable[_runner_service_pb2.BindToolBodyRequest, _runner_service_pb2.BindToolBodyResponse]
@@ -58,9 +58,9 @@ class RunnerServiceAsyncStub(RunnerServiceStub):
     Takes a run token, or a user token with runner:invoke (a direct turn).
     """
     DescribeHarnessSessions: _aio.UnaryUnaryMultiCallable[_runner_service_pb2.DescribeHarnessSessionsRequest, _runner_service_pb2.DescribeHarnessSessionsResponse]  # type: ignore[assignment]
-    """Says of each session whether the harness has it. Takes a service token."""
+    """Says of each session whether the harness has it. Takes a service token. Not served yet."""
     DeleteHarnessSession: _aio.UnaryUnaryMultiCallable[_runner_service_pb2.DeleteHarnessSessionRequest, _runner_service_pb2.DeleteHarnessSessionResponse]  # type: ignore[assignment]
-    """Deletes what the harness keeps of a session. Takes a service token."""
+    """Deletes what the harness keeps of a session. Takes a service token. Not served yet."""
     ListHarnesses: _aio.UnaryUnaryMultiCallable[_runner_service_pb2.ListHarnessesRequest, _runner_service_pb2.ListHarnessesResponse]  # type: ignore[assignment]
     """Lists the harnesses that this runner has. Scope agents:read."""
     BindToolBody: _aio.UnaryUnaryMultiCallable[_runner_service_pb2.BindToolBodyRequest, _runner_service_pb2.BindToolBodyResponse]  # type: ignore[assignment]
@@ -86,7 +86,7 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_service_pb2.DescribeHarnessSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_service_pb2.DescribeHarnessSessionsResponse, _abc.Awaitable[_runner_service_pb2.DescribeHarnessSessionsResponse]]:
-        """Says of each session whether the harness has it. Takes a service token."""
+        """Says of each session whether the harness has it. Takes a service token. Not served yet."""
 
     @_abc_1.abstractmethod
     def DeleteHarnessSession(
@@ -94,7 +94,7 @@ class RunnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _runner_service_pb2.DeleteHarnessSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runner_service_pb2.DeleteHarnessSessionResponse, _abc.Awaitable[_runner_service_pb2.DeleteHarnessSessionResponse]]:
-        """Deletes what the harness keeps of a session. Takes a service token."""
+        """Deletes what the harness keeps of a session. Takes a service token. Not served yet."""
 
     @_abc_1.abstractmethod
     def ListHarnesses(

@@ -111,7 +111,7 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RestoreSession(self, request, context):
-        """Opens the harness side of a session to go on with it. Scope sessions:write.
+        """Opens the harness side of a session to go on with it. Scope sessions:write. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,21 +139,21 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ShareSession(self, request, context):
-        """Grants a user or a role a permission on a session. Scope sessions:write.
+        """Grants a user or a role a permission on a session. Scope sessions:write. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnshareSession(self, request, context):
-        """Takes a grant back and ends the watches that it carried. Scope sessions:write.
+        """Takes a grant back and ends the watches that it carried. Scope sessions:write. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSessionShares(self, request, context):
-        """Lists who has which permission on a session. Scope sessions:read.
+        """Lists who has which permission on a session. Scope sessions:read. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

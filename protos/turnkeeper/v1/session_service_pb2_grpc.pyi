@@ -43,7 +43,7 @@ class SessionServiceStub:
     GetSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.GetSessionRequest, _session_service_pb2.GetSessionResponse]
     """Reads one session from its row. Scope sessions:read; a run token reads its own session."""
     RestoreSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.RestoreSessionRequest, _session_service_pb2.RestoreSessionResponse]
-    """Opens the harness side of a session to go on with it. Scope sessions:write."""
+    """Opens the harness side of a session to go on with it. Scope sessions:write. Not served yet."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ListSessionsRequest, _session_service_pb2.ListSessionsResponse]
     """Lists the caller's sessions, newest first. Scope sessions:read."""
     UpdateSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.UpdateSessionRequest, _session_service_pb2.UpdateSessionResponse]
@@ -51,11 +51,11 @@ class SessionServiceStub:
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]
     """Deletes a session: its id answers NOT_FOUND at once, its runs are cancelled, watches end. Scope sessions:write."""
     ShareSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ShareSessionRequest, _session_service_pb2.ShareSessionResponse]
-    """Grants a user or a role a permission on a session. Scope sessions:write."""
+    """Grants a user or a role a permission on a session. Scope sessions:write. Not served yet."""
     UnshareSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.UnshareSessionRequest, _session_service_pb2.UnshareSessionResponse]
-    """Takes a grant back and ends the watches that it carried. Scope sessions:write."""
+    """Takes a grant back and ends the watches that it carried. Scope sessions:write. Not served yet."""
     ListSessionShares: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ListSessionSharesRequest, _session_service_pb2.ListSessionSharesResponse]
-    """Lists who has which permission on a session. Scope sessions:read."""
+    """Lists who has which permission on a session. Scope sessions:read. Not served yet."""
     AppendMessage: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AppendMessageRequest, _session_service_pb2.AppendMessageResponse]
     """Appends a message without starting a run; runs claimed later see it. Scope sessions:write."""
     ListMessages: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ListMessagesRequest, _session_service_pb2.ListMessagesResponse]
@@ -73,7 +73,7 @@ class SessionServiceAsyncStub(SessionServiceStub):
     GetSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.GetSessionRequest, _session_service_pb2.GetSessionResponse]  # type: ignore[assignment]
     """Reads one session from its row. Scope sessions:read; a run token reads its own session."""
     RestoreSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.RestoreSessionRequest, _session_service_pb2.RestoreSessionResponse]  # type: ignore[assignment]
-    """Opens the harness side of a session to go on with it. Scope sessions:write."""
+    """Opens the harness side of a session to go on with it. Scope sessions:write. Not served yet."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ListSessionsRequest, _session_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
     """Lists the caller's sessions, newest first. Scope sessions:read."""
     UpdateSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.UpdateSessionRequest, _session_service_pb2.UpdateSessionResponse]  # type: ignore[assignment]
@@ -81,11 +81,11 @@ class SessionServiceAsyncStub(SessionServiceStub):
     DeleteSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Deletes a session: its id answers NOT_FOUND at once, its runs are cancelled, watches end. Scope sessions:write."""
     ShareSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ShareSessionRequest, _session_service_pb2.ShareSessionResponse]  # type: ignore[assignment]
-    """Grants a user or a role a permission on a session. Scope sessions:write."""
+    """Grants a user or a role a permission on a session. Scope sessions:write. Not served yet."""
     UnshareSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.UnshareSessionRequest, _session_service_pb2.UnshareSessionResponse]  # type: ignore[assignment]
-    """Takes a grant back and ends the watches that it carried. Scope sessions:write."""
+    """Takes a grant back and ends the watches that it carried. Scope sessions:write. Not served yet."""
     ListSessionShares: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ListSessionSharesRequest, _session_service_pb2.ListSessionSharesResponse]  # type: ignore[assignment]
-    """Lists who has which permission on a session. Scope sessions:read."""
+    """Lists who has which permission on a session. Scope sessions:read. Not served yet."""
     AppendMessage: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AppendMessageRequest, _session_service_pb2.AppendMessageResponse]  # type: ignore[assignment]
     """Appends a message without starting a run; runs claimed later see it. Scope sessions:write."""
     ListMessages: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ListMessagesRequest, _session_service_pb2.ListMessagesResponse]  # type: ignore[assignment]
@@ -118,7 +118,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.RestoreSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.RestoreSessionResponse, _abc.Awaitable[_session_service_pb2.RestoreSessionResponse]]:
-        """Opens the harness side of a session to go on with it. Scope sessions:write."""
+        """Opens the harness side of a session to go on with it. Scope sessions:write. Not served yet."""
 
     @_abc_1.abstractmethod
     def ListSessions(
@@ -150,7 +150,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.ShareSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.ShareSessionResponse, _abc.Awaitable[_session_service_pb2.ShareSessionResponse]]:
-        """Grants a user or a role a permission on a session. Scope sessions:write."""
+        """Grants a user or a role a permission on a session. Scope sessions:write. Not served yet."""
 
     @_abc_1.abstractmethod
     def UnshareSession(
@@ -158,7 +158,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.UnshareSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.UnshareSessionResponse, _abc.Awaitable[_session_service_pb2.UnshareSessionResponse]]:
-        """Takes a grant back and ends the watches that it carried. Scope sessions:write."""
+        """Takes a grant back and ends the watches that it carried. Scope sessions:write. Not served yet."""
 
     @_abc_1.abstractmethod
     def ListSessionShares(
@@ -166,7 +166,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.ListSessionSharesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.ListSessionSharesResponse, _abc.Awaitable[_session_service_pb2.ListSessionSharesResponse]]:
-        """Lists who has which permission on a session. Scope sessions:read."""
+        """Lists who has which permission on a session. Scope sessions:read. Not served yet."""
 
     @_abc_1.abstractmethod
     def AppendMessage(

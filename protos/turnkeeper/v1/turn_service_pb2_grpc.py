@@ -107,7 +107,7 @@ class TurnServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResolveSecret(self, request, context):
-        """Reads a tenant's secret that a tool of the run names.
+        """Reads a tenant's secret that a tool of the run names. Not served yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

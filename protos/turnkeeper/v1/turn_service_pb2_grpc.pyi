@@ -50,7 +50,7 @@ class TurnServiceStub:
     ReportTurnStopped: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ReportTurnStoppedRequest, _turn_service_pb2.ReportTurnStoppedResponse]
     """Says that nothing of the attempt runs any more. Taken from any attempt, in any state of the run, any number of times."""
     ResolveSecret: _grpc.UnaryUnaryMultiCallable[_turn_service_pb2.ResolveSecretRequest, _turn_service_pb2.ResolveSecretResponse]
-    """Reads a tenant's secret that a tool of the run names."""
+    """Reads a tenant's secret that a tool of the run names. Not served yet."""
 
 @_typing.type_check_only
 class TurnServiceAsyncStub(TurnServiceStub):
@@ -68,7 +68,7 @@ class TurnServiceAsyncStub(TurnServiceStub):
     ReportTurnStopped: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ReportTurnStoppedRequest, _turn_service_pb2.ReportTurnStoppedResponse]  # type: ignore[assignment]
     """Says that nothing of the attempt runs any more. Taken from any attempt, in any state of the run, any number of times."""
     ResolveSecret: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.ResolveSecretRequest, _turn_service_pb2.ResolveSecretResponse]  # type: ignore[assignment]
-    """Reads a tenant's secret that a tool of the run names."""
+    """Reads a tenant's secret that a tool of the run names. Not served yet."""
 
 class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
     """Takes what a runner reports of a turn, and answers what it needs."""
@@ -119,6 +119,6 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _turn_service_pb2.ResolveSecretRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_turn_service_pb2.ResolveSecretResponse, _abc.Awaitable[_turn_service_pb2.ResolveSecretResponse]]:
-        """Reads a tenant's secret that a tool of the run names."""
+        """Reads a tenant's secret that a tool of the run names. Not served yet."""
 
 def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -61,7 +61,7 @@ CATALOG: Mapping[Reason, tuple[grpc.StatusCode, str]] = {
     reasons.ERROR_REASON_TOOL_BINDING_UNRESOLVED: (_Code.FAILED_PRECONDITION, "A tool binding has no value."),
     reasons.ERROR_REASON_SHUTTING_DOWN: (_Code.UNAVAILABLE, "The server is stopping; try another."),
     reasons.ERROR_REASON_STORAGE_UNAVAILABLE: (_Code.UNAVAILABLE, "The storage is not available; try again."),
-    reasons.ERROR_REASON_UNIMPLEMENTED: (_Code.UNIMPLEMENTED, "This server does not have the method."),
+    reasons.ERROR_REASON_UNIMPLEMENTED: (_Code.UNIMPLEMENTED, "This server does not serve this yet."),
     reasons.ERROR_REASON_INTERNAL: (_Code.INTERNAL, "An unexpected error; the error id is in the server's log."),
     reasons.ERROR_REASON_DEADLINE_EXCEEDED: (_Code.DEADLINE_EXCEEDED, "The call ran out of time."),
     reasons.ERROR_REASON_TOOL_CALL_CONFLICT: (_Code.FAILED_PRECONDITION, "The call id was begun as another call."),
