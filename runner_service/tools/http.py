@@ -1,7 +1,9 @@
 """HTTP tools: one request, to an allowed origin, within its limit; its answer as bounded text (SPEC 7.10)."""
 
 import asyncio
+import codecs
 import json
+import re
 from collections.abc import Collection, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -19,6 +21,15 @@ from runner_service.tools.outgoing import Outgoing, bounded, headers_for
 CONNECT_SECONDS = 10.0
 # What is read of an answer at most, so that a peer that never ends costs no memory.
 MAX_ANSWER_BYTES = 16 * 2**20
+# What is decoded of it: so many bytes as a result may take in any charset here, and what may hold a removed credential.
+_MOST_BYTES_PER_BYTE = 4
+_SLACK_BYTES = 64 * 2**10
+# Python knows codecs that are no charsets, and some that take the square of a text's length: one answer in punycode
+# would hold up every turn of the process.
+_CHARSETS = re.compile(
+    r"utf-?8|(us-)?ascii|latin-?1|iso-8859-([1-9]|1[01345])|windows-125[0-8]|utf-(16|32)(le|be)?",
+    re.IGNORECASE,
+)
 
 
 class HttpTools:
@@ -83,7 +94,14 @@ class HttpTools:
                 return failed(f"The tool answered with status {response.status_code}; redirects are not followed.")
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 return failed("The tool's answer is compressed, which was not asked for.")
-            text = bounded(_text(await _read(response), response.charset_encoding), self._result_bytes, request.headers)
+            content = await _read(response)
+            most = self._result_bytes * _MOST_BYTES_PER_BYTE + _SLACK_BYTES
+            text = bounded(
+                _text(content, response.charset_encoding, most),
+                self._result_bytes,
+                request.headers,
+                whole_bytes=len(content) if len(content) > most else 0,
+            )
             if response.is_success:
                 return ToolResult(run_pb2.TOOL_CALL_STATE_SUCCEEDED, text)
             return failed(f"The tool answered with status {response.status_code}.\n{text}".rstrip())
@@ -91,12 +109,12 @@ class HttpTools:
             await response.aclose()
 
 
-def _text(content: bytes, charset: str | None) -> str:
-    try:
-        return content.decode(charset or "utf-8", errors="replace")
-    except (LookupError, ValueError):
-        # Not every codec that Python knows is a charset, nor does each know how to replace.
-        return content.decode("utf-8", errors="replace")
+def _text(content: bytes, charset: str | None, max_bytes: int) -> str:
+    """The beginning of an answer as text. A charset that is not one of ours is read as UTF-8."""
+    known = charset if charset and _CHARSETS.fullmatch(charset) else "utf-8"
+    decoder = codecs.getincrementaldecoder(known)(errors="replace")
+    # What is cut off may end in the middle of a character, which is then left out.
+    return decoder.decode(content[:max_bytes], len(content) <= max_bytes)
 
 
 async def _read(response: httpx2.Response) -> bytes:

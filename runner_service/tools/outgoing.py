@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from turnkeeper.wire.context import Credential
-from turnkeeper.wire.text import cut, repair
+from turnkeeper.wire.text import CUT_MARK, cut, repair
 
 AUTHORIZATION = "authorization"
 IDEMPOTENCY_KEY = "idempotency-key"
@@ -38,15 +38,22 @@ def headers_for(outgoing: Outgoing, given: Mapping[str, str]) -> dict[str, str]:
     return headers
 
 
-def bounded(text: str, max_bytes: int, sent: Mapping[str, str]) -> str:
+def bounded(text: str, max_bytes: int, sent: Mapping[str, str], *, whole_bytes: int = 0) -> str:
     """A tool's text as it may be kept and shown: without what was sent in confidence, repaired, and cut with its size.
 
-    `sent` are the headers of the call, which a tool may well repeat in its answer.
+    `sent` are the headers of the call, which a tool may well repeat in its answer. `whole_bytes` is the size of the
+    answer when `text` is its beginning only.
     """
-    for secret in sorted(_secrets(sent.items()), key=len, reverse=True):
+    secrets = sorted(_secrets(sent.items()), key=len, reverse=True)
+    for secret in secrets:
         text = text.replace(secret, REMOVED)
+    if whole_bytes and secrets:
+        # Its end may be the first part of a secret.
+        text = text[: -len(secrets[0])]
     short, original = cut(repair(text), max_bytes)
-    return f"{short} [{original} bytes]" if original else short
+    if whole_bytes and not original:
+        short += CUT_MARK
+    return f"{short} [{whole_bytes or original} bytes]" if whole_bytes or original else short
 
 
 def _secrets(headers: Iterable[tuple[str, str]]) -> Iterator[str]:

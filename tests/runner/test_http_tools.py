@@ -218,11 +218,38 @@ async def test_what_cannot_be_stored_is_repaired_visibly(http: HttpTools, tools:
     result.text.encode()
 
 
-@pytest.mark.parametrize("charset", ["latin-1", "no-such-charset", "rot13", "idna"])
+@pytest.mark.parametrize(
+    "charset", ["latin-1", "ISO-8859-1", "windows-1252", "no-such-charset", "rot13", "idna", "utf-7", "iso-8859-12"]
+)
 async def test_a_charset_is_believed_only_if_it_is_one(http: HttpTools, tools: ToolServer, charset: str) -> None:
     tools.queue("/x", ToolReply(b"caf\xe9", headers={"Content-Type": f"text/plain; charset={charset}"}))
     result = await call(http, tools.url("/x"))
-    assert result.text == ("café" if charset == "latin-1" else "caf\ufffd")
+    believed = charset in {"latin-1", "ISO-8859-1", "windows-1252"}
+    assert result.text == ("café" if believed else "caf\ufffd")
+
+
+@pytest.mark.spec("7.10")
+@pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "raw_unicode_escape", "utf-7"])
+async def test_no_charset_holds_up_the_process(http: HttpTools, tools: ToolServer, charset: str) -> None:
+    content = b"a-" + b"99" * 50_000  # in punycode: time by the square, and another text
+    tools.queue("/x", ToolReply(content + b"\\u0041+AEE-", headers={"Content-Type": f"text/plain; charset={charset}"}))
+    before = asyncio.get_running_loop().time()
+    result = await call(http, tools.url("/x"))
+    assert asyncio.get_running_loop().time() - before < 2
+    assert result.text.startswith("a-9999")
+    tools.queue("/y", ToolReply(b"\\u0041+AEE-", headers={"Content-Type": f"text/plain; charset={charset}"}))
+    assert (await call(http, tools.url("/y"))).text == "\\u0041+AEE-"
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "utf-16le", "utf-32", "utf-32be"])
+async def test_a_large_answer_in_a_wide_charset_fills_its_limit(
+    http: HttpTools, tools: ToolServer, charset: str
+) -> None:
+    content = ("x" * 200_000).encode(charset)
+    tools.queue("/x", ToolReply(content, headers={"Content-Type": f"text/plain; charset={charset}"}))
+    result = await call(http, tools.url("/x"))
+    assert result.text.endswith(f"[cut] [{len(content)} bytes]")
+    assert RESULT_BYTES - 16 < result.text.count("x") <= RESULT_BYTES
 
 
 async def test_a_compressed_answer_is_not_unpacked(http: HttpTools, tools: ToolServer) -> None:

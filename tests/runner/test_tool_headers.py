@@ -67,6 +67,19 @@ async def test_an_answer_that_is_cut_shows_no_part_of_them() -> None:
         assert "s3cret" not in result.text
 
 
+@pytest.mark.spec("7.10")
+async def test_half_a_credential_at_the_end_of_what_is_read_is_not_shown() -> None:
+    secret = "s3cret-" + "k" * 3000
+    async with ToolServer() as tools:
+        given = {tools.origin: {"X-Key": SecretStr(secret)}}
+        http = HttpTools((tools.origin,), 1024, ToolHeaders(given, (tools.origin,)))
+        tools.queue("/x", ToolReply((secret * 1000).encode()))  # so short without them that the cut takes nothing off
+        result = await call(http, tools.url("/x"))
+        await http.close()
+        assert "s3cret" not in result.text
+        assert result.text.endswith(f"[cut] [{len(secret) * 1000} bytes]")
+
+
 @pytest.mark.parametrize(
     "name", ["Host", "Content-Length", "Transfer-Encoding", "Idempotency-Key", "Proxy-Authorization", "grpc-timeout"]
 )
