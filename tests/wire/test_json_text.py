@@ -1,6 +1,7 @@
 """Strict JSON, and one canonical form per mathematical value (SPEC 2.2, 7.8)."""
 
 import json
+import time
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -167,7 +168,7 @@ def test_the_depth_is_limited(depth: int) -> None:
     assert parse("[" * 64 + "]" * 64) is not None
     assert parse('{"a":' * 64 + "1" + "}" * 64) is not None
     for opening, closing in (("[", "]"), ('{"a":', "}")):
-        with pytest.raises(JsonError, match="64"):
+        with pytest.raises(JsonError, match="64 levels" if depth < 10_000 else "values"):
             parse(opening * depth + ("1" if closing == "}" else "") + closing * depth)
 
 
@@ -176,6 +177,45 @@ def test_the_depth_is_limited(depth: int) -> None:
 def test_the_digits_are_limited_by_us_not_by_the_interpreter(text: str) -> None:
     with pytest.raises(JsonError, match="4300 digits"):
         parse(text)
+
+
+@pytest.mark.spec("2.2", "7.8")
+@pytest.mark.parametrize(
+    ("item", "most"),
+    [("0", 29_999), ("{}", 29_999), ("true", 29_999), ('",[{:\\""', 29_999), ('{"k":-1.5e3}', 9_999), ("[ ]", 29_999)],
+    ids=["numbers", "objects", "words", "strings", "members", "arrays"],
+)
+def test_the_values_and_keys_of_a_text_are_counted(item: str, most: int) -> None:
+    assert parse(f"[{','.join([item] * most)}]") is not None
+    with pytest.raises(JsonError, match="30000 values and keys"):
+        parse(f"[{','.join([item] * (most + 1))}]")
+
+
+@pytest.mark.spec("2.2")
+@pytest.mark.parametrize(
+    ("number", "digits"), [("9e307", 308), ("9" * 4300, 4300), ("1e16", 17), ("-9" + "0" * 32, 34), ("1e22", 23)]
+)
+def test_large_numbers_are_bounded_by_what_they_are_written_out(number: str, digits: int) -> None:
+    most = 128 * 1024 // digits
+    assert len(canonical(f"[{','.join([number] * most)}]")) < 140_000
+    with pytest.raises(JsonError, match="131072 digits in all"):
+        parse(f"[{','.join([number] * (most + 1))}]")
+
+
+@pytest.mark.spec("2.2")
+def test_ids_of_a_usual_length_are_no_large_numbers() -> None:
+    assert parse(f"[{','.join(['1234567890123456789'] * 29_000)}]") is not None
+
+
+@pytest.mark.spec("2.2")
+@pytest.mark.parametrize(
+    "text", ['"' + '\\"' * 500_000, '"' * 1_000_000, "[" * 1_000_000, "\\" * 1_000_000, " " * 1_000_000]
+)
+def test_what_is_no_json_is_refused_in_one_pass(text: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(JsonError):
+        parse(text)
+    assert time.process_time() - begun < 2
 
 
 @pytest.mark.spec("7.8")

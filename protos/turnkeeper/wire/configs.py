@@ -252,9 +252,20 @@ def _validator(definition: str) -> Any:
     """Of a whole config, or of one of the schema's definitions."""
     schema = json.loads(resources.files(__package__).joinpath("config_v1.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
-    if definition:
-        schema = {"$ref": f"#/$defs/{definition}", "$defs": schema["$defs"]}
+    schema = _inlined(schema["$defs"][definition] if definition else schema, schema["$defs"])
     return validators.extend(Draft202012Validator, {"pattern": _pattern})(schema)  # type: ignore[no-untyped-call]
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """The schema without references: to resolve one at each of thousands of steps takes longer than to judge them."""
+    if isinstance(schema, list):
+        return [_inlined(each, definitions) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    whole = {key: _inlined(each, definitions) for key, each in schema.items() if key not in {"$ref", "$defs"}}
+    if "$ref" in schema:
+        whole |= _inlined(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions)
+    return whole
 
 
 def _pattern(_validator: Any, pattern: str, instance: object, _schema: object) -> Iterator[ValidationError]:
