@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
@@ -196,3 +197,24 @@ async def test_what_is_left_at_the_end_is_cancelled_within_its_grace() -> None:
     work.stubborn = False
     await detached.aclose(5)
     assert len(detached) == 0
+
+
+@pytest.mark.spec("6.5")
+async def test_what_is_detached_lives_though_nobody_else_holds_it() -> None:
+    ended = asyncio.Event()
+
+    async def stubborn() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()  # known to this task alone
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    detached = Detached(1)
+    with pytest.raises(TimeoutError):
+        await within(0.01, stubborn, detached, grace=0.01)
+    gc.collect()
+    assert (len(detached), ended.is_set()) == (1, False)
+    await detached.aclose(5)
+    assert (len(detached), ended.is_set()) == (0, True)

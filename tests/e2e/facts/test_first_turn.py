@@ -149,3 +149,29 @@ async def test_facts_that_do_not_come_in_time_cost_a_turn_its_lines_alone(start_
         session_id = await new_session(ada, "Blue")
         assert await turn(pair, ada, session_id) == []
         assert await direct_turn(pair, ada, session_id=session_id) == []
+
+
+@pytest.mark.spec("6.3")
+async def test_the_first_turn_of_a_run_stays_the_first_whatever_begins_after_it(pair: Pair) -> None:
+    ada = pair.client()
+    session_id = await new_session(ada)
+    run = await start(ada, session_id, {"wait_gate": "hold"})
+    await pair.gates.reached("hold")
+    assert await direct_turn(pair, ada, session_id=session_id) == [NO_NAME, LATER]
+    answer = await (await pair.runner_of(run)).turns.ResolveTurnContext(ResolveTurnContextRequest())
+    assert answer.facts.session.known.first_turn
+    pair.gates.open("hold")
+    await ended(ada, run.run_id)
+
+
+@pytest.mark.spec("6.3")
+async def test_a_turn_that_has_not_begun_comes_after_those_that_have(pair: Pair) -> None:
+    ada = pair.client()
+    session_id = await new_session(ada)
+    await start(ada, session_id, {"wait_gate": "hold"})
+    await pair.gates.reached("hold")
+    behind = await start(ada, session_id)
+    answer = await (await pair.runner_of(behind, attempt=1)).turns.ResolveTurnContext(ResolveTurnContextRequest())
+    assert not answer.facts.session.known.first_turn
+    pair.gates.open("hold")
+    await ended(ada, behind.run_id)

@@ -165,3 +165,29 @@ async def test_only_the_tools_of_the_runs_scopes_are_offered_and_made(pair: Pair
 def texts_of_tools(events: list[RunEvent], said: Any) -> str:
     """What the model was told by its tools."""
     return "\n".join([event.tool_call_finished.result for event in events] + [message.text for message in said])
+
+
+CLAIMS = {
+    "sub": "root",
+    "user_id": "root",
+    "tenant_id": "evil",
+    "roles": ["admin"],
+    "scopes": ["admin"],
+    "user": {"id": "root"},
+    "tenant": {"id": "evil"},
+    "session": {"id": "other"},
+}
+
+
+@pytest.mark.spec("1.6")
+async def test_identity_in_a_models_arguments_is_data_for_the_token_and_for_bindings(pair: Pair) -> None:
+    ada = pair.client(roles=["editor"])
+    bindings = {"for_user": "$ctx.user.id", "for_tenant": "$ctx.tenant.id", "for_session": "$ctx.session.id"}
+    tool = http_tool("ledger", pair.tools.url("/ledger"), identity=True, bindings=bindings)
+    session_id = await new_session(ada)
+    await played(ada, session_id, config_json=scripted(calling("ledger", **CLAIMS), tools=[tool]))
+    request = await pair.tools.request()
+    bound = {"for_user": "ada", "for_tenant": "acme", "for_session": session_id}
+    assert request.json() == {**CLAIMS, **bound}
+    claims = await verified(pair, request.headers["authorization"], "ledger")
+    assert (claims["sub"], claims["tenant_id"], claims["roles"]) == ("ada", "acme", ["editor"])

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import pytest
 from sqlalchemy import Connection
 from turnkeeper.v1 import run_pb2
-from turnkeeper.v1.run_event_pb2 import TextDelta
+from turnkeeper.v1.run_event_pb2 import RunEvent, TextDelta
 from turnkeeper.v1.run_service_pb2 import WatchRunRequest
 
 from session_service.events import watch as watching
@@ -69,6 +70,7 @@ async def test_the_log_of_a_turn_with_a_tool(pair: Pair) -> None:
     assert {event.run_id for event in events} == {run.run_id}
     times = [event.create_time.ToMicroseconds() for event in events]
     assert times == sorted(times)
+    assert times[0] < times[-1]
     completed = [event.message_completed.message.text for event in events if event.HasField("message_completed")]
     assert completed == ["Let me see. ", '{"at":"it"}', "There."]
     done = await get(ada, run.run_id)
@@ -267,3 +269,31 @@ async def test_a_page_of_a_watch_is_bounded_in_bytes(pair: Pair) -> None:
 
     assert max(sizes) <= watching.PAGE_BYTES + 10_000  # the ids and times that each event is given
     assert len(sizes) > 3
+
+
+@pytest.mark.spec("5.4")
+async def test_a_watcher_that_does_not_read_holds_a_few_events_at_most(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[int] = []
+
+    def counted(*asked: Any) -> Sequence[RunEvent]:
+        found = read_after(*asked)
+        pages.append(len(found))
+        return found
+
+    monkeypatch.setattr(watching, "read_after", counted)
+    ada = pair.client()
+    run = await start(ada, await new_session(ada), {"text": "a"}, {"wait_gate": "hold"})
+    await until(ada, run.run_id, "text_delta")
+    much = [text_delta(TextDelta(text="y" * 16_384, step=1))] * 400
+    key, live = RunKey("acme", run.run_id), (RunState.RUNNING,)
+    await pair.session.storage.write("acme", lambda c: advance(c, key, much, expected=live, attempt=1))
+    pair.gates.open("hold")
+    pages.clear()
+    deaf = ada.runs.WatchRun(WatchRunRequest(run_id=run.run_id))  # never reads
+    events = await follow(ada, run.run_id)  # nor does it hold this one up
+    assert len(events) > 400
+    assert max(pages) <= 100
+    assert sum(pages) < 2 * len(events)  # what the other has not read was not even fetched
+    deaf.cancel()

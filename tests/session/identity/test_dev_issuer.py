@@ -91,7 +91,11 @@ async def test_a_service_does_not_migrate_postgresql_by_itself(database_url: str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--confirm-seconds", "8.9"), "confirm_seconds must be at least lease_seconds + stop_grace_seconds (6 + 3)"),
+        pytest.param(
+            ("--confirm-seconds", "8.9"),
+            "confirm_seconds must be at least lease_seconds + stop_grace_seconds (6 + 3)",
+            marks=pytest.mark.spec("4.6"),
+        ),
         (("--lease-seconds", "nan"), "setting lease_seconds (TURNKEEPER_SESSION_LEASE_SECONDS)"),
         (("--lease-seconds", "inf"), "setting lease_seconds"),
         (("--sweep-seconds", "0"), "setting sweep_seconds"),

@@ -117,7 +117,7 @@ async def test_a_call_is_recorded_before_and_after_and_its_result_is_used_again(
     assert (kinds.count("tool_call_started"), kinds.count("tool_call_finished")) == (1, 1)
 
 
-@pytest.mark.spec("3.6", "4.5", "2.7")
+@pytest.mark.spec("1.2", "3.6", "4.5", "2.7")
 async def test_a_late_result_completes_the_record_and_changes_nothing_else(pair: Pair) -> None:
     ada, run = await held_run(pair)
     runner = await pair.runner_of(run)
