@@ -61,14 +61,15 @@ class HttpTools:
     ) -> ToolResult:
         """Sends a bound body and answers what the model is told; only a cancellation is raised."""
         try:
-            request = self._request(template, dict(body), outgoing)
+            sent = headers_for(outgoing, self._headers.of(origin_of(template.url)))
+            request = self._request(template, dict(body), sent)
         except AddressRefused as error:
             return failed(f"The call was refused: {error}.")
         # Once the request may have left, a READ tool failed, but another may have taken effect.
         broken = run_pb2.TOOL_CALL_STATE_FAILED if tool.effect is Effect.READ else run_pb2.TOOL_CALL_STATE_UNKNOWN
         try:
             async with asyncio.timeout(outgoing.seconds):
-                return await self._exchange(request)
+                return await self._exchange(request, sent)
         except TimeoutError:
             return ToolResult(broken, f"The tool did not answer within {outgoing.seconds:g} s.")
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
@@ -76,9 +77,9 @@ class HttpTools:
         except httpx2.RequestError:
             return ToolResult(broken, "The connection to the tool broke before its answer was whole.")
 
-    def _request(self, template: HttpRequest, body: dict[str, Any], outgoing: Outgoing) -> httpx2.Request:
+    def _request(self, template: HttpRequest, body: dict[str, Any], sent: Mapping[str, str]) -> httpx2.Request:
         url = fill(template.url, body, self._origins)
-        headers = headers_for(outgoing, self._headers.of(origin_of(template.url)))
+        headers = dict(sent)
         if template.method == "GET":
             return self._client.build_request("GET", _with_query(url, body), headers=headers)
         if template.method == "DELETE" and not body:
@@ -87,7 +88,8 @@ class HttpTools:
         headers["content-type"] = "application/json"
         return self._client.build_request(template.method, url, headers=headers, content=content)
 
-    async def _exchange(self, request: httpx2.Request) -> ToolResult:
+    async def _exchange(self, request: httpx2.Request, sent: Mapping[str, str]) -> ToolResult:
+        """`sent` are the headers that are this call's own: what any request has may be a word of any answer."""
         response = await self._client.send(request, stream=True)
         try:
             if response.is_redirect:
@@ -99,7 +101,7 @@ class HttpTools:
             text = bounded(
                 _text(content, response.charset_encoding, most),
                 self._result_bytes,
-                request.headers,
+                sent,
                 whole_bytes=len(content) if len(content) > most else 0,
             )
             if response.is_success:

@@ -41,7 +41,7 @@ def headers_for(outgoing: Outgoing, given: Mapping[str, str]) -> dict[str, str]:
 def bounded(text: str, max_bytes: int, sent: Mapping[str, str], *, whole_bytes: int = 0) -> str:
     """A tool's text as it may be kept and shown: without what was sent in confidence, repaired, and cut with its size.
 
-    `sent` are the headers of the call, which a tool may well repeat in its answer. `whole_bytes` is the size of the
+    `sent` is what `headers_for` gave, which a tool may well repeat in its answer. `whole_bytes` is the size of the
     answer when `text` is its beginning only.
     """
     secrets = sorted(_secrets(sent.items()), key=len, reverse=True)

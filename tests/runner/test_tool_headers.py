@@ -16,7 +16,7 @@ from runner_service.tools.http import HttpTools
 from runner_service.tools.model import ToolResult
 from runner_service.tools.outgoing import Outgoing
 from tests.far.http import Request
-from tests.far.tools import ToolReply, ToolServer
+from tests.far.tools import ToolReply, ToolServer, text_reply
 
 SECRET = "s3cret-of-the-operator"
 
@@ -65,6 +65,21 @@ async def test_an_answer_that_is_cut_shows_no_part_of_them() -> None:
         await http.close()
         assert result.state == run_pb2.TOOL_CALL_STATE_SUCCEEDED
         assert "s3cret" not in result.text
+
+
+@pytest.mark.spec("7.10")
+async def test_words_that_any_request_has_are_no_credentials() -> None:
+    async with ToolServer() as tools:
+        given = {tools.origin: {"X-Key": SecretStr(SECRET)}}
+        http = HttpTools((tools.origin,), 1024, ToolHeaders(given, (tools.origin,)))
+        result = await call(http, tools.url("/x"))
+        sent = dict(tools.requests[0].headers)
+        words = " ".join(value for name, value in sent.items() if name != "x-key")
+        assert {"host", "accept", "accept-encoding", "content-type", "user-agent", "connection"} <= sent.keys()
+        tools.queue("/y", text_reply(words))
+        result = await call(http, tools.url("/y"))
+        await http.close()
+        assert result.text == words
 
 
 @pytest.mark.spec("7.10")
