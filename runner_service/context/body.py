@@ -28,10 +28,12 @@ def bind(tool: ToolConfig, arguments: Mapping[str, Any], context: Mapping[str, A
     for segment in reversed(segments(tool.args_into) if tool.args_into else ()):
         body = {segment: body}
     _lay_over(body, tool.body or {})
-    for path in sorted(tool.bindings):
-        target = segments(path)
-        _remove(body, target)
-        _set(body, target, _resolve(path, tool.bindings[path], context))
+    values = {path: _resolve(path, tool.bindings[path], context) for path in sorted(tool.bindings)}
+    # All are removed before any is set: a path may be another one's way but for the case of its letters.
+    for path in values:
+        _remove(body, segments(path))
+    for path, value in values.items():
+        _set(body, segments(path), value)
     return body
 
 
@@ -55,7 +57,7 @@ def _resolve(path: str, token: str, context: Mapping[str, Any]) -> Any:
 
 
 def _remove(node: dict[str, Any], path: Path) -> None:
-    """Takes out what is at the path, or in its way and no object."""
+    """Takes out what is at the path, or in its way and no object, in any case of its letters."""
     for key in list(node):
         left = beneath(key, path)
         if left is None:

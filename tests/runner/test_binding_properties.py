@@ -16,7 +16,7 @@ from runner_service.context.schema import strip_schema
 HTTP = HttpRequest("POST", "http://127.0.0.1:1/t")
 
 # Few names, so that what is made up often lies at, above or under a bound path, spelled in one way or another.
-SEGMENT = st.sampled_from(["a", "b", "c"])
+SEGMENT = st.sampled_from(["a", "b", "c", "A", "B"])
 PATH = st.lists(SEGMENT, min_size=1, max_size=4).map(".".join)
 KEY = PATH | st.sampled_from(["__proto__", "constructor", "$ctx", ""])
 LEAF = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(sorted(TOKENS))
@@ -56,16 +56,22 @@ def value_of(token: str) -> Any:
 
 
 def read_any_way(node: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """Everything that a reader who takes dotted keys for paths may find at a path or under it."""
+    """Everything that a reader who takes dotted keys for paths, in any case, may find at a path or under it."""
     if not path:
         yield node
     elif isinstance(node, dict):
         for key, value in node.items():
-            parts = segments(key)
+            parts = segments(key.casefold())
             if parts[: len(path)] == path:
                 yield value
             elif path[: len(parts)] == parts:
                 yield from read_any_way(value, path[len(parts) :])
+
+
+def beside(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one path is the other's, or leads to it."""
+    shared = min(len(one), len(other))
+    return one[:shared] == other[:shared]
 
 
 @pytest.mark.spec("7.4", "7.9")
@@ -73,7 +79,11 @@ def read_any_way(node: Any, path: tuple[str, ...]) -> Iterator[Any]:
 def test_what_a_model_sends_changes_no_bound_path(tool: ToolConfig, arguments: dict[str, Any]) -> None:
     body = bind(tool, arguments, CONTEXT)
     for path, token in tool.bindings.items():
-        assert list(read_any_way(body, segments(path))) == [value_of(token)]
+        found = list(read_any_way(body, segments(path.casefold())))
+        assert value_of(token) in found
+        # Another binding's path may be this one in another case, above it or under it; nothing else may.
+        alike = [other for other in tool.bindings if beside(segments(other.casefold()), segments(path.casefold()))]
+        assert alike != [path] or found == [value_of(token)]
 
 
 @pytest.mark.spec("7.4")

@@ -37,6 +37,13 @@ def an_object(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str,
         ),
         # dotted names of properties are read as the paths that they spell
         (an_object(("a.b",), **{"a.b": TEXT, "a.c": TEXT}), ["a.b"], None, an_object(**{"a.c": TEXT})),
+        # and so are those in another case, which a body loses with all that is in them
+        (
+            an_object(("V", "A"), V=TEXT, A=an_object(b=TEXT, c=TEXT), q=TEXT),
+            ["v", "a.b"],
+            None,
+            an_object(q=TEXT),
+        ),
         # under args_into, beside it, at it and above it
         (an_object(("v",), v=TEXT, q=TEXT), ["in.v"], "in", an_object(q=TEXT)),
         (an_object(("v",), v=TEXT), ["v"], "in", an_object(("v",), v=TEXT)),
