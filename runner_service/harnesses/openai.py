@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, cast
 
-import httpx2
 import openai
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
@@ -17,11 +16,11 @@ from turnkeeper.wire.text import repair
 from runner_service.harnesses.base import Harness, OpenHarness, Turn, TurnFailed
 from runner_service.harnesses.chat_prompt import ChatMessage, assistant, chat_messages, tool_definitions, tool_result
 from runner_service.harnesses.chat_reply import AskedCall, Reply
+from runner_service.harnesses.chat_transport import http_client
 from runner_service.settings import Settings
 from runner_service.tools.calls import sayable, well_formed
 from runner_service.tools.model import ToolRequest
 
-CONNECT_SECONDS = 10.0
 MAX_TRIES = 3
 MAX_RETRY_AFTER_SECONDS = 10.0
 _WORTH_ANOTHER_TRY = {408, 409, 429}
@@ -63,8 +62,7 @@ class OpenAIHarness(Harness):
                 api_key=key.get_secret_value() if key else "none",
                 # Only this loop knows whether text was emitted already, so only it may try again.
                 max_retries=0,
-                # The limits of a call are whole ones, kept below: a limit per read is stretched by a peer that drips.
-                timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
+                http_client=http_client(),
             )
         return self._client
 

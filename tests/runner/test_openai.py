@@ -222,6 +222,46 @@ async def test_a_stream_that_breaks_the_protocol(direct: Direct, pair: Pair, dat
     assert MODEL_KEY not in events[-1].turn_ended.failed.message
 
 
+@pytest.mark.parametrize("status", [400, 500])
+async def test_the_charset_of_an_error_holds_up_no_other_turn(direct: Direct, pair: Pair, status: int) -> None:
+    body = b"a-" + b"99" * 150_000  # in punycode: time by the square
+    pair.model.respond = lambda _: [m.ErrorStatus(status, body, {"Content-Type": "text/plain; charset=punycode"})]
+    async with asyncio.timeout(4):
+        events = await direct(openai_config())
+    assert events[-1].turn_ended.failed.message == f"The model's service answered with status {status}."
+
+
+async def test_an_error_without_end_is_not_read_for_ever(direct: Direct, pair: Pair) -> None:
+    pair.model.queue([m.ErrorStatus(400, b"x" * 100_000, {"Content-Length": "1000000000"})])
+    async with asyncio.timeout(4):
+        events = await direct(openai_config())
+    assert events[-1].turn_ended.failed.message == "The model's service answered with status 400."
+
+
+@pytest.mark.parametrize("line", [b"data: " + b"x" * 2**20, b"data: " + b"x" * 2**16 + b"\n"], ids=["line", "lines"])
+async def test_an_event_without_end_fails_the_turn(direct: Direct, pair: Pair, line: bytes) -> None:
+    pair.model.queue([m.Raw(line)] * (6 * 2**20 // len(line)), m.hold(Gate()))
+    async with asyncio.timeout(8):
+        events = await direct(openai_config())
+    assert failure_of(events) == UPSTREAM
+    await pair.model.disconnected(within=1.0)
+
+
+async def test_a_stream_of_any_length_is_read_while_its_events_are_short(direct: Direct, pair: Pair) -> None:
+    piece = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}], "more": "%s"}\r\n\r\n' % (b"y" * 2**18)
+    pair.model.queue([m.Raw(piece)] * 40)
+    events = await direct(openai_config())
+    assert (text_of(events), failure_of(events)) == ("x" * 40, "")
+
+
+async def test_a_compressed_stream_is_not_unpacked(direct: Direct, pair: Pair) -> None:
+    pair.model.queue([m.ErrorStatus(200, b"\x1f\x8b", {"Content-Encoding": "gzip"})])
+    events = await direct(openai_config())
+    assert failure_of(events) == UPSTREAM
+    assert events[-1].turn_ended.failed.message == "The model's service broke the chat-completions protocol."
+    assert (await pair.model.prompt()).request.headers["accept-encoding"] == "identity"
+
+
 @pytest.mark.spec("11.1")
 async def test_half_an_emoji_is_repaired_and_a_split_one_arrives_whole(direct: Direct, pair: Pair) -> None:
     split = '{"choices": [{"index": 0, "delta": {"content": "%s"}}]}'
