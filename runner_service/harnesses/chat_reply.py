@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
@@ -12,6 +12,8 @@ from runner_service.tools.calls import read_arguments
 
 # Where providers put a model's reasoning; the protocol itself has no field for it.
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
+MAX_COUNT = 2**63 - 1
+"""What is recorded of tokens fits an int64."""
 
 
 @dataclass
@@ -48,9 +50,7 @@ class Reply:
         """Takes a chunk; gives what it adds to the text and to the reasoning."""
         self.model = chunk.model or self.model
         if chunk.usage is not None:
-            self.usage_known = True
-            self.input_tokens = chunk.usage.prompt_tokens or 0
-            self.output_tokens = chunk.usage.completion_tokens or 0
+            self._add_usage(chunk.usage)
         text, reasoning = "", ""
         for choice in chunk.choices or ():
             if choice.index:
@@ -75,6 +75,13 @@ class Reply:
     def begun(self) -> bool:
         """Whether the model has said anything at all."""
         return bool(self.text or self.calls or self.finish_reason)
+
+    def _add_usage(self, usage: object) -> None:
+        """Takes the counts that are ones; a provider's odd bookkeeping costs no answer."""
+        asked, said = (getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
+        self.input_tokens = asked if _is_count(asked) else self.input_tokens
+        self.output_tokens = said if _is_count(said) else self.output_tokens
+        self.usage_known = self.usage_known or _is_count(asked) or _is_count(said)
 
     def _add_call(self, delta: ChoiceDeltaToolCall) -> None:
         name = (delta.function.name if delta.function else None) or ""
@@ -110,3 +117,7 @@ def _begins_another(last: AskedCall, model_id: str, name: str) -> bool:
 def _reasoning(delta: ChoiceDelta) -> str:
     extra = delta.model_extra or {}
     return next((value for key in _REASONING_FIELDS if isinstance(value := extra.get(key), str)), "")
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= MAX_COUNT

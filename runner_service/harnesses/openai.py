@@ -181,11 +181,16 @@ class _Attempt:
         await self._emit(*self.reply.flush())
 
     async def _pieces(self, stream: openai.AsyncStream[Any]) -> AsyncIterator[tuple[str, str]]:
-        """What each chunk adds. The SDK checks nothing of what a service sends, so anything may be in a chunk."""
+        """What each chunk adds. The SDK checks nothing of what a service sends, so anything may be in a chunk.
+
+        What breaks after the model's last word breaks nothing.
+        """
         try:
             async for chunk in stream:
                 yield self.reply.feed(chunk)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            if self.reply.finish_reason:
+                return
             raise TurnFailed(
                 run_pb2.FAILURE_REASON_UPSTREAM_ERROR, "The model's service broke the chat-completions protocol."
             ) from error

@@ -222,6 +222,40 @@ async def test_a_stream_that_breaks_the_protocol(direct: Direct, pair: Pair, dat
     assert MODEL_KEY not in events[-1].turn_ended.failed.message
 
 
+@pytest.mark.parametrize("finish", ["before", "with"])
+@pytest.mark.parametrize("count", ["1.5", '"x"', "1e400", "9223372036854775808", "-1", "true", "[]"])
+async def test_a_usage_that_is_no_count_costs_no_answer(direct: Direct, pair: Pair, count: str, finish: str) -> None:
+    last = '"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]'
+    odd = f'"usage": {{"prompt_tokens": {count}, "completion_tokens": 3}}'
+    chunks = [f"{last}, {odd}"] if finish == "with" else [last, f'"choices": [], {odd}']
+    pair.model.queue(m.text("whole"), [m.Raw(f"data: {{{chunk}}}\n\n".encode()) for chunk in chunks])
+    events = await direct(openai_config())
+    assert (text_of(events), failure_of(events)) == ("whole", "")
+    used = [event.usage_reported.usage for event in events if event.HasField("usage_reported")]
+    assert [(each.input_tokens, each.output_tokens) for each in used] == [(0, 3)]
+
+
+async def test_a_number_that_cannot_be_read_after_the_last_word_costs_no_answer(direct: Direct, pair: Pair) -> None:
+    usage = b'data: {"choices": [], "usage": {"prompt_tokens": %s}}\n\n' % (b"9" * 5000)
+    pair.model.queue(m.text("whole"), [m.Delta({}, "stop"), m.Raw(usage)])
+    events = await direct(openai_config())
+    assert (text_of(events), failure_of(events)) == ("whole", "")
+
+
+@pytest.mark.parametrize("usage", ['"x"', "7", "[1]", "{}", '{"prompt_tokens": null}'])
+async def test_a_usage_without_counts_is_none(direct: Direct, pair: Pair, usage: str) -> None:
+    pair.model.queue([m.Raw(f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode())], m.text("whole"))
+    events = await direct(openai_config())
+    assert (text_of(events), failure_of(events)) == ("whole", "")
+    assert not any(event.HasField("usage_reported") for event in events)
+
+
+async def test_a_chunk_that_is_nested_too_deep_breaks_the_protocol(direct: Direct, pair: Pair) -> None:
+    pair.model.queue([m.Raw(b'data: {"choices": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n")])
+    events = await direct(openai_config())
+    assert failure_of(events) == UPSTREAM
+
+
 @pytest.mark.parametrize("status", [400, 500])
 async def test_the_charset_of_an_error_holds_up_no_other_turn(direct: Direct, pair: Pair, status: int) -> None:
     body = b"a-" + b"99" * 150_000  # in punycode: time by the square
