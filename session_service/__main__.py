@@ -24,6 +24,7 @@ app = typer.Typer(
     help="Keeps sessions, runs and agents, and dispatches runs to Turnkeeper's runner service.",
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,  # a traceback goes to the log, without the values of local variables
 )
 _DAY_SECONDS = 86_400
 _USER_SCOPES = " ".join(sorted(SCOPES - {"admin"}))
@@ -75,6 +76,14 @@ def dev_token(
 
     A session service on loopback without user_jwks accepts it; give a runner service the key's JWKS (see --json).
     """
+    asked = frozenset(scopes.split())
+    for option, value in {"--tenant": tenant, "--user": user}.items():
+        if not value.strip():
+            raise typer.BadParameter("must not be empty", param_hint=option)
+    if unknown := sorted(asked - SCOPES):
+        raise typer.BadParameter(
+            f"unknown: {json.dumps(unknown)}; known are {', '.join(sorted(SCOPES))}", param_hint="--scopes"
+        )
     with _told():
         settings = _settings(given)
         if settings.dev_directory is None:
@@ -86,7 +95,7 @@ def dev_token(
             tenant_id=tenant,
             user_id=user,
             roles=roles.split(),
-            scopes=scopes.split(),
+            scopes=asked,
             seconds=ttl,
         )
     trust = {

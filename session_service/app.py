@@ -69,6 +69,7 @@ async def session_app(settings: Settings) -> AsyncIterator[SessionApp]:
     listen = Listen.at(
         settings.listen, tls_cert=settings.tls_cert, tls_key=settings.tls_key, insecure=settings.insecure
     )
+    listen.credentials()  # before a key or a database is made: a start that is refused leaves nothing behind
     users = _user_trust(settings, listen)
     await prepare_database(settings)
     async with AsyncExitStack() as stack:

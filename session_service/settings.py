@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.engine import make_url
 
 from session_service.storage.engine import full_url, is_sqlite
 
@@ -13,7 +14,9 @@ ENV_PREFIX = "TURNKEEPER_SESSION_"
 
 def _supported(url: SecretStr) -> SecretStr:
     try:
-        full_url(url.get_secret_value())
+        whole = full_url(url.get_secret_value())
+        if is_sqlite(whole) and make_url(whole).database in {None, "", ":memory:"}:
+            raise ValueError  # each connection would have a database of its own
     except Exception:
         # Without the cause: it would show the URL, and with it a password.
         raise ValueError("write it as sqlite:///path/to/file or postgresql://user@host/database") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from joserfc.jwk import ECKey, OctKey, OKPKey
 from turnkeeper.wire.keys import KeySource, parse_jwks
+from turnkeeper.wire.serving import ServingError
 
 
 class Far:
@@ -95,10 +96,29 @@ async def test_a_reading_that_hangs_is_given_up() -> None:
 
 async def test_a_file_rotates(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
-    source = KeySource.located(str(path))
-    assert await source.find("a") is None
+    path.write_text(_jwks("b"))
+    assert await KeySource.located(str(path)).find("a") is None
     path.write_text(_jwks("a"))
     assert await KeySource.located(str(path)).find("a") is not None
+
+
+@pytest.mark.parametrize(
+    "location", ["http://issuer.example/jwks", "HTTP://x", "file:///x", "https://", "gone.json", "."]
+)
+def test_what_can_never_verify_anybody_is_refused_at_the_start(location: str) -> None:
+    with pytest.raises(ServingError, match="user_jwks"):
+        KeySource.located(location)
+
+
+def test_a_file_without_a_jwks_is_refused_at_the_start(tmp_path: Path) -> None:
+    for content in ("", "{}", "[]", "s3cret"):
+        (tmp_path / "jwks.json").write_text(content)
+        with pytest.raises(ServingError, match="is not a JWKS"):
+            KeySource.located(str(tmp_path / "jwks.json"))
+
+
+def test_an_https_url_is_read_when_it_is_needed() -> None:
+    assert KeySource.located("https://issuer.example/jwks") is not None
 
 
 async def test_a_url_is_read_over_http() -> None:
@@ -114,7 +134,7 @@ async def test_a_url_is_read_over_http() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        assert await KeySource.located(f"http://127.0.0.1:{port}/jwks").find("a") is not None
+        assert await KeySource.url(f"http://127.0.0.1:{port}/jwks").find("a") is not None
     assert requests[0].startswith(b"GET /jwks ")
 
 

@@ -12,6 +12,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import DictKey, ECKey, Key, OKPKey, RSAKey, import_key
 
 from turnkeeper.wire import json_text
+from turnkeeper.wire.serving import ServingError
 
 MAX_JWKS_BYTES = 1024 * 1024
 
@@ -85,8 +86,24 @@ class KeySource:
 
     @classmethod
     def located(cls, location: str) -> "KeySource":
-        """A JWKS at an http(s) URL or, for anything else, in a file."""
-        return cls.url(location) if location.startswith(("http://", "https://")) else cls.file(Path(location))
+        """A JWKS at an https URL or, for anything without a scheme, in a file.
+
+        Raises ServingError for another scheme, and for a file that is not there or has no JWKS: better at the start
+        than a service that refuses every caller.
+        """
+        scheme, separator, rest = location.partition("://")
+        if separator:
+            if scheme.lower() != "https" or not rest.strip("/"):
+                raise ServingError("the user_jwks must be a file or an https URL")
+            return cls.url(location)
+        path = Path(location)
+        try:
+            parse_jwks(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ServingError(f"cannot read the user_jwks {location}: {error.strerror}") from error
+        except ValueError as error:
+            raise ServingError(f"the user_jwks {location} is not a JWKS") from error
+        return cls.file(path)
 
     async def find(self, kid: str) -> Key | None:
         """The key of that id, or None when the issuer does not have it."""

@@ -59,7 +59,7 @@ class Listen:
 
     def bind(self, server: grpc.aio.Server) -> str:
         """Binds the server and answers its address as a client would dial it."""
-        credentials = self._credentials()
+        credentials = self.credentials()
         host = f"[{self.host}]" if ":" in self.host and not self._is_socket_file else self.host
         address = self.host if self._is_socket_file else f"{host}:{self.port}"
         try:
@@ -85,7 +85,8 @@ class Listen:
         except ValueError:
             return False
 
-    def _credentials(self) -> grpc.ServerCredentials | None:
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """The server's TLS, None without; ServingError when it must not, or can not, be served that way."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ServingError("TLS needs both a certificate and its key")
         if self.tls_cert is not None and self.tls_key is not None:

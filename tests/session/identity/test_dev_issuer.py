@@ -53,9 +53,11 @@ async def test_a_dev_token_is_taken_by_a_service_on_loopback(database_url: str, 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"listen": "0.0.0.0:0"}, "TURNKEEPER_SESSION_USER_JWKS"),
+        ({"listen": "0.0.0.0:0"}, "without TLS"),
         ({"listen": "0.0.0.0:0", "insecure": True}, "TURNKEEPER_SESSION_USER_JWKS"),
-        ({"listen": "0.0.0.0:0", "user_jwks": "keys.json"}, "without TLS"),
+        ({"tls_cert": "gone.pem", "tls_key": "gone.pem"}, "TLS certificate"),
+        ({"user_jwks": "gone.json"}, "cannot read the user_jwks"),
+        ({"user_jwks": "http://issuer.example/jwks"}, "https URL"),
         ({"listen": "nonsense"}, "host:port"),
         ({"database_url": "sqlite:////nowhere/at/all.db"}, "cannot use the database"),
     ],
@@ -100,6 +102,10 @@ async def test_a_service_does_not_migrate_postgresql_by_itself(database_url: str
         (("--lease-seconds", "inf"), "setting lease_seconds"),
         (("--sweep-seconds", "0"), "setting sweep_seconds"),
         (("--max-queued", "-1"), "setting max_queued"),
+        (("--database-url", "sqlite://"), "write it as sqlite:///path/to/file"),
+        (("--database-url", "sqlite:///:memory:"), "write it as sqlite:///path/to/file"),
+        (("--user-jwks", "gone.json"), "cannot read the user_jwks gone.json"),
+        (("--listen", "0.0.0.0:0"), "without TLS"),
         (("--database-url", "mysql://ada:hunter2@db/x"), "setting database_url"),
         (("--database-url", "postgresql://ada:hunter2@127.0.0.1:1/x", "--data-dir", "."), "cannot use the database"),
     ],
@@ -113,6 +119,25 @@ def test_wrong_settings_are_named_and_nothing_secret_is_said(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert "hunter2" not in done.stdout + done.stderr
+    if "postgresql" not in " ".join(arguments):  # where only the database itself can say no, the key is made
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tenant", "", "--user", "ada"), "--tenant"),
+        (("--tenant", "acme", "--user", " "), "--user"),
+        (("--tenant", "acme", "--user", "ada", "--scopes", "runs:read runs:rite"), "sessions:write"),
+    ],
+)
+def test_a_token_that_no_service_would_take_is_not_made(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = run("dev-token", *arguments, directory=tmp_path, COLUMNS="400")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_setting_is_a_flag_and_a_variable_in_the_help(tmp_path: Path) -> None:
