@@ -174,6 +174,14 @@ def test_a_script() -> None:
         (_config(tools=[_tool(http={**HTTP, "method": "TRACE"})]), ["config_json.tools[0].http.method"]),
         (_config(tools=[_tool(http={**HTTP, "url": "file:///etc/passwd"})]), ["config_json.tools[0].http.url"]),
         (_config(tools=[_tool(http={**HTTP, "url": "http://a b"})]), ["config_json.tools[0].http.url"]),
+        *(
+            (_config(tools=[_tool(http={**HTTP, "url": url})]), ["config_json.tools[0].http.url"])
+            for url in (
+                *("http://a:99999/", "http://a:0/", "http://a:x/", "http://:80/", "http://[::1/", "http://{host}/"),
+                *("http://u:p@a/", "http://a/#part", "http://a/#", "http://a/?q={id}"),
+            )
+        ),
+        (_config(harness="openai"), ["config_json.model"]),
         (_config(tools=[_tool(name="rename_agent", builtin=True)]), ["config_json.tools[0]", "config_json.tools[0]"]),
         (_config(tools=[_tool(http={**HTTP, "headers": {"authorization": "x"}})]), ["config_json.tools[0].http"]),
         (_config(tools=[_tool(identity="yes")]), ["config_json.tools[0].identity"]),
@@ -201,6 +209,23 @@ def test_violations_are_capped_and_quote_no_value() -> None:
         parse_config(_config(instructions=7, tools=[_tool(name=secret)] * 128))
     assert len(caught.value.fields) == 16
     assert secret not in repr(caught.value.fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (_config(tools=[_tool(builtin=False)]), "must be true"),
+        (_config(tools=[{"name": "x", "builtin": True}]), 'must be one of ["rename_session", "rename_agent"]'),
+        (_config(**{"a\nb": 1}), 'has unknown keys: "a\\nb"'),
+        (_config(**{"a\u202eb\x1b\u2028": 1}), 'has unknown keys: "a\\u202eb\\u001b\\u2028"'),
+        (_config(**{"k" * 100: 1}), f'has unknown keys: "{"k" * 24}..."'),
+        (_config(**{f"k{n}": 1 for n in range(9)}), 'has unknown keys: "k0", "k1", "k2", and 6 more'),
+    ],
+)
+def test_what_is_said_is_json_and_one_line(text: str, said: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_config(text)
+    assert said in [violation.description for violation in caught.value.fields]
 
 
 JSON = st.recursive(

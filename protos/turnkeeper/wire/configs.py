@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cache
 from importlib import resources
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
@@ -22,6 +23,7 @@ from turnkeeper.wire.errors import MAX_VIOLATIONS, FieldViolation, Refused
 from turnkeeper.wire.json_text import JsonValue
 
 ROOT = "config_json"
+_SHOWN_KEYS, _SHOWN_KEY_CHARS = 3, 24
 
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 
@@ -223,6 +225,8 @@ def _config_faults(read: dict[str, Any], root: str) -> Iterator[FieldViolation]:
             yield FieldViolation(f"{place}.name", "is the name of another tool too")
         names.add(tool["name"])
         yield from _tool_faults(tool, place)
+    if read["harness"] == "openai" and "model" not in read:
+        yield FieldViolation(f"{root}.model", "is needed by the harness openai")
 
 
 def _tool_faults(tool: dict[str, Any], place: str) -> Iterator[FieldViolation]:
@@ -230,11 +234,29 @@ def _tool_faults(tool: dict[str, Any], place: str) -> Iterator[FieldViolation]:
         yield FieldViolation(f"{place}.args_into", fault)
     for path, fault in bindings.faults(tool.get("bindings", {})):
         yield FieldViolation(f"{place}.bindings{_part(path, quoted=True)}", fault)
+    if "http" in tool and (fault := _url_fault(tool["http"]["url"])) is not None:
+        yield FieldViolation(f"{place}.http.url", fault)
     if "descriptor_set" in tool.get("grpc", {}):
         try:
             FileDescriptorSet.FromString(_grpc(tool["grpc"]).descriptor_set or b"")
         except (ValueError, DecodeError):
             yield FieldViolation(f"{place}.grpc.descriptor_set", "must be a FileDescriptorSet in base64")
+
+
+def _url_fault(url: str) -> str | None:
+    """What is wrong with a tool's URL whatever a runner's settings allow; None when nothing is."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "must be a URL with a valid host and port"
+    if not parts.hostname or "{" in parts.netloc or port == 0:
+        return "must be a URL with a valid host and port"
+    if "@" in parts.netloc:
+        return "must not hold credentials"
+    if "#" in url:
+        return "must not have a fragment"
+    return "must have its parameters in the path" if "{" in parts.query else None
 
 
 def _first(count: int, violations: Iterator[FieldViolation]) -> list[FieldViolation]:
@@ -291,13 +313,13 @@ def _description(error: ValidationError) -> str:
     limit = error.validator_value
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
-        return f"has unknown keys: {', '.join(sorted(set(error.instance) - set(known)))}"
+        return f"has unknown keys: {', '.join(_shown(sorted(set(error.instance) - set(known))))}"
     if error.validator == "required" and isinstance(error.instance, dict) and isinstance(limit, list):
         return f"lacks {', '.join(key for key in limit if key not in error.instance)}"
     texts = {
         "type": f"must be of type {limit}",
-        "const": f"must be {limit}",
-        "enum": f"must be one of {limit}",
+        "const": f"must be {json.dumps(limit)}",
+        "enum": f"must be one of {json.dumps(limit)}",
         "pattern": f"must match {limit}",
         "minimum": f"must be at least {limit}",
         "exclusiveMinimum": f"must be more than {limit}",
@@ -311,6 +333,14 @@ def _description(error: ValidationError) -> str:
         "maxProperties": f"must have at most {limit} keys",
     }
     return texts.get(str(error.validator), "breaks the config schema")
+
+
+def _shown(keys: list[str]) -> Iterator[str]:
+    """The first keys, as JSON without anything that turns or breaks a line where it is shown, each one cut."""
+    for key in keys[:_SHOWN_KEYS]:
+        yield json.dumps(key if len(key) <= _SHOWN_KEY_CHARS else key[:_SHOWN_KEY_CHARS] + "...")
+    if len(keys) > _SHOWN_KEYS:
+        yield f"and {len(keys) - _SHOWN_KEYS} more"
 
 
 def _invalid(violations: list[FieldViolation]) -> Refused:
