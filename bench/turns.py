@@ -18,6 +18,7 @@ from turnkeeper.v1.runner_service_pb2 import TurnStart
 from turnkeeper.wire.context import Call, Credential, RequestContext, RunClaims, TokenKind
 
 from bench.service import Measured
+from runner_service.settings import PROMPT_BYTES
 from runner_service.turns.direct import DirectDoor
 from runner_service.turns.door import SessionDoor
 from runner_service.turns.stop import StopSignal
@@ -46,7 +47,8 @@ async def run_turn(channel: grpc.aio.Channel, measured: Measured) -> SessionDoor
     )
     run = (await runs.StartRun(request, metadata=_metadata(measured.token))).run
     claims = RunClaims(session_id, run.run_id, 1)
-    return SessionDoor(channel, Call(_caller(claims), Credential(await _run_token(measured, claims))), StopSignal())
+    call = Call(_caller(claims), Credential(await _run_token(measured, claims)))
+    return SessionDoor(channel, call, StopSignal(), PROMPT_BYTES)
 
 
 async def _run_token(measured: Measured, claims: RunClaims) -> str:

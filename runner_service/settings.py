@@ -11,6 +11,8 @@ from turnkeeper.wire.budgets import parse_budget
 ENV_PREFIX = "TURNKEEPER_RUNNER_"
 FACTS_SECONDS = 2.0
 """What a turn may spend on its facts where the setting names no budget."""
+PROMPT_BYTES = 32 * 2**20
+"""What a prompt's history may take where the setting does not say."""
 
 
 def _also(name: str) -> AliasChoices:
@@ -61,6 +63,12 @@ class Settings(BaseSettings):
     )
     tool_result_bytes: int = Field(
         default=64 * 1024, ge=1024, le=2**20 - 1024, description="Size to which a tool's result is cut, in bytes."
+    )
+    max_prompt_bytes: int = Field(
+        default=PROMPT_BYTES,
+        ge=2**10,
+        le=2**30,
+        description="Size of the history that a turn may have as its prompt, in bytes; with more, it fails.",
     )
     gate_address: str | None = Field(
         default=None, description="host:port that `wait_gate` of scripts connects to; for tests."

@@ -72,7 +72,9 @@ class Attempt:
         self._timed_out = asyncio.Event()
         claims = call.context.run
         self._log = _log.bind(call_id=call.context.call_id, run_id=claims.run_id if claims else "")
-        self._door = SessionDoor(resources.sessions, call, self._signal) if claims else None
+        self._door = (
+            SessionDoor(resources.sessions, call, self._signal, resources.settings.max_prompt_bytes) if claims else None
+        )
         door = self._door or DirectDoor(resources.sessions, call, start, self._signal)
         self._opening: TurnOpening = door
         self.outbox = Outbox(self._signal, acknowledged=self._door is not None)

@@ -13,6 +13,7 @@ from turnkeeper.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
     error_reason_pb2,
+    run_pb2,
     session_pb2,
     session_service_pb2,
     session_service_pb2_grpc,
@@ -22,6 +23,7 @@ from turnkeeper.v1 import turn_service_pb2 as turns
 from turnkeeper.wire.context import Call
 from turnkeeper.wire.errors import ErrorDetail, Refused
 
+from runner_service.harnesses.base import TurnFailed
 from runner_service.tools.builtin import ToolRefused
 from runner_service.turns.stop import StopSignal
 
@@ -62,13 +64,14 @@ class Method(Protocol[RequestT_contra, ResponseT_co]):
 class SessionDoor:
     """What one attempt asks and tells. When the session service says that the attempt is over, the turn is stopped."""
 
-    def __init__(self, channel: grpc.aio.Channel, call: Call, signal: StopSignal) -> None:
+    def __init__(self, channel: grpc.aio.Channel, call: Call, signal: StopSignal, max_prompt_bytes: int) -> None:
         self._turns = turn_service_pb2_grpc.TurnServiceStub(channel)
         self._sessions = session_service_pb2_grpc.SessionServiceStub(channel)
         self._agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._call = call
         self._claims = call.context.require_run()
         self._signal = signal
+        self._max_prompt_bytes = max_prompt_bytes
 
     async def begin_turn(self, harness: str, runner_store: str) -> None:
         """Says that the harness is open; only after this may a prompt be made (SPEC 3.4)."""
@@ -101,8 +104,19 @@ class SessionDoor:
         return await self._ask(self._agents.UpdateAgent, request, for_tool=True)
 
     async def prompt(self) -> list[session_pb2.Message]:
-        """The messages that the run's prompt sees, in order (SPEC 2.7)."""
-        return [message async for page in self._pages() for message in page]
+        """The messages that the run's prompt sees, in order (SPEC 2.7); TurnFailed when there is too much of them."""
+        messages: list[session_pb2.Message] = []
+        size = 0
+        async for page in self._pages():
+            messages += page
+            size += sum(message.ByteSize() for message in page)
+            if size > self._max_prompt_bytes:
+                raise TurnFailed(
+                    run_pb2.FAILURE_REASON_HARNESS_ERROR,
+                    f"The session's history is longer than the {self._max_prompt_bytes} bytes that a prompt may have: "
+                    "start a new session, or raise max_prompt_bytes where the runner runs.",
+                )
+        return messages
 
     async def _pages(self) -> AsyncIterator[list[session_pb2.Message]]:
         token = ""

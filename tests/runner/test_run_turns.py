@@ -39,6 +39,20 @@ FAILED = run_pb2.TOOL_CALL_STATE_FAILED
 STARTED = run_pb2.TOOL_CALL_STATE_STARTED
 
 
+async def test_a_history_that_is_too_long_for_a_prompt_fails_before_the_model_is_asked(start_pair: StartPair) -> None:
+    async with start_pair(runner={"max_prompt_bytes": 4096}) as pair:
+        ada = pair.client()
+        session_id = await new_session(ada)
+        pair.model.respond = lambda _: m.text("Hi")
+        fits = await ended(ada, (await start(ada, session_id, config_json=openai_config(), input="x" * 2000)).run_id)
+        over = await ended(ada, (await start(ada, session_id, config_json=openai_config(), input="x" * 2000)).run_id)
+
+        assert fits.state == COMPLETED
+        assert (over.state, over.failure.reason) == (run_pb2.RUN_STATE_FAILED, run_pb2.FAILURE_REASON_HARNESS_ERROR)
+        assert "start a new session, or raise max_prompt_bytes" in over.failure.message
+        assert len(pair.model.requests) == 1
+
+
 @pytest.mark.spec("3.4")
 async def test_the_turn_begins_before_its_prompt_is_made(start_pair: StartPair, logs: Logs) -> None:
     async with start_pair(runner={"store_id": "store-1"}) as pair:
