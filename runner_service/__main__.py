@@ -4,6 +4,8 @@ import asyncio
 import inspect
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import structlog
@@ -17,11 +19,14 @@ from turnkeeper.wire.serving import ServingError
 from runner_service.app import SettingsIncomplete, runner_app
 from runner_service.harnesses.registry import HarnessUnusable, discover
 from runner_service.settings import Settings, variables
-from runner_service.tools.address import AddressRefused
 from runner_service.tools.headers import HeaderRefused
 
 app = typer.Typer(
-    help="Executes turns of AI agents for Turnkeeper's session service.", no_args_is_help=True, add_completion=False
+    help="Executes turns of AI agents for Turnkeeper's session service.",
+    no_args_is_help=True,
+    add_completion=False,
+    # A traceback in colours would show the values of variables, keys among them.
+    pretty_exceptions_enable=False,
 )
 
 
@@ -31,16 +36,8 @@ def serve(**given: Any) -> None:
     Every option can also be given by the environment variable beside it.
     """
     logs.configure()
-    try:
+    with _told():
         asyncio.run(_serve(Settings(**{name: value for name, value in given.items() if value is not None})))
-    except ValidationError as error:
-        for each in error.errors(include_input=False, include_url=False):
-            name = ".".join(str(part) for part in each["loc"]).lower()
-            typer.echo(f"runner-service: setting {name}: {each['msg']}; see --help", err=True)
-        raise typer.Exit(2) from None
-    except (ServingError, HarnessUnusable, SettingsIncomplete, AddressRefused, HeaderRefused, OSError) as error:
-        typer.echo(f"runner-service: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 async def _serve(settings: Settings) -> None:
@@ -54,6 +51,30 @@ async def _serve(settings: Settings) -> None:
         await stopping.wait()
         log.info("stopping", grace_seconds=settings.shutdown_grace_seconds)
     log.info("stopped")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Ends the program with a line that says what is wrong, and a code other than 0."""
+    try:
+        yield
+    except ValidationError as error:
+        for each in error.errors(include_input=False, include_url=False, include_context=False):
+            what = each["msg"].removeprefix("Value error, ")
+            typer.echo(f"runner-service: {_setting(each['loc'])}{what}; see --help", err=True)
+        raise typer.Exit(2) from None
+    except (ServingError, HarnessUnusable, SettingsIncomplete, HeaderRefused, OSError) as error:
+        typer.echo(f"runner-service: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _setting(place: tuple[int | str, ...]) -> str:
+    """The setting that an error is about, with its variable. What lies deeper in it may be no one's business."""
+    for name in Settings.model_fields:
+        # An error names a setting by itself or by the variable that it was read from.
+        if place and place[0] in (name, *variables(name)):
+            return f"setting {name} ({variables(name)[0]}): "
+    return ""
 
 
 def _options() -> inspect.Signature:
@@ -79,11 +100,8 @@ def harnesses(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Lists the harnesses that configs may name, with the packages' own words for them."""
-    try:
+    with _told():
         found = {name: make(Settings()) for name, make in sorted(discover().items())}
-    except HarnessUnusable as error:
-        typer.echo(f"runner-service: {error}", err=True)
-        raise typer.Exit(1) from None
     if as_json:
         listed = [
             {"name": name, "description": harness.description, "tools_visible": harness.tools_visible}

@@ -4,9 +4,12 @@ import json
 import socket
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from turnkeeper.wire.budgets import parse_budget
+
+from runner_service.tools.address import AddressRefused, origin_of
+from runner_service.tools.targets import read_targets
 
 ENV_PREFIX = "TURNKEEPER_RUNNER_"
 FACTS_SECONDS = 2.0
@@ -118,6 +121,19 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(each.strip() for each in value.split(",") if each.strip()) if isinstance(value, str) else value
+
+    @field_validator("tool_origins", "grpc_targets")
+    @classmethod
+    def _are_destinations(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        try:
+            if info.field_name == "tool_origins":
+                for each in value:
+                    origin_of(each)
+            else:
+                read_targets(value)
+        except AddressRefused as error:
+            raise ValueError(str(error)) from None
+        return value
 
 
 def variables(name: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from pydantic import SecretStr
 
-from runner_service.tools.address import origin_of
+from runner_service.tools.address import AddressRefused, origin_of
 from runner_service.tools.targets import target_of
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -42,7 +42,10 @@ class ToolHeaders:
         """`given` by origin or gRPC target; each must be among `allowed`, in the form of `destination_of`."""
         self._given: dict[str, Mapping[str, SecretStr]] = {}
         for written, headers in given.items():
-            destination = destination_of(written)
+            try:
+                destination = destination_of(written)
+            except AddressRefused as error:
+                raise HeaderRefused(f"tool_headers: {error}") from None
             if destination not in allowed:
                 raise HeaderRefused(f"tool_headers: {destination} is no allowed origin or target")
             self._given[destination] = {_name(name): _checked(name, value) for name, value in headers.items()}

@@ -52,9 +52,24 @@ def test_the_harnesses_are_listed(cli: CliRunner) -> None:
         (["--listen", "nowhere"], 1, "host:port"),
         (["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"], 1, "nowhere.pem"),
         (["--session-tls-ca", "/nowhere.pem"], 1, "nowhere.pem"),
-        (["--stop-grace-seconds", "soon"], 2, "stop_grace_seconds"),
+        (
+            ["--stop-grace-seconds", "soon"],
+            2,
+            "setting stop_grace_seconds (TURNKEEPER_RUNNER_STOP_GRACE_SECONDS): Input should be",
+        ),
         (["--tool-result-bytes", "-3"], 2, "tool_result_bytes"),
-        (["--tool-origins", "tools.example"], 1, "not an absolute http or https URL"),
+        (
+            ["--tool-origins", "tools.example"],
+            2,
+            "setting tool_origins (TURNKEEPER_RUNNER_TOOL_ORIGINS): the tool's URL is not an absolute http or https",
+        ),
+        (
+            ["--grpc-targets", "tools.example"],
+            2,
+            "setting grpc_targets (TURNKEEPER_RUNNER_GRPC_TARGETS): 'tools.example' is no gRPC target",
+        ),
+        (["--tool-headers", "{"], 2, "setting tool_headers (TURNKEEPER_RUNNER_TOOL_HEADERS): is not JSON"),
+        (["--tool-headers", '{"foo": {}}'], 1, "tool_headers: 'foo' is no gRPC target"),
         (["--user-jwks", "/jwks.json"], 1, "user_issuer"),
     ],
 )
@@ -64,6 +79,18 @@ def test_what_stops_it_from_starting_is_said(cli: CliRunner, arguments: list[str
     assert words in result.output
     assert SECRET not in result.output
     assert "Traceback" not in result.output
+    assert "Value error" not in result.output
+
+
+def test_a_wrong_variable_is_said_by_every_command(cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEPER_RUNNER_TOOL_RESULT_BYTES", "many")
+    result = cli.invoke(app, ["harnesses"])
+    assert result.exit_code == 2
+    assert "setting tool_result_bytes (TURNKEEPER_RUNNER_TOOL_RESULT_BYTES): " in result.output
+
+
+def test_a_traceback_shows_no_values() -> None:
+    assert app.pretty_exceptions_enable is False
 
 
 def test_settings_never_show_the_models_key() -> None:
