@@ -1,7 +1,6 @@
 """The processes of the demo: the two services and what stands around them, each in a process group of its own."""
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -20,7 +19,6 @@ BIN = Path(sys.executable).parent
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 15
-_PR_SET_PDEATHSIG = 1
 
 
 class ProcessFailedError(Exception):
@@ -73,13 +71,12 @@ class Process:
 
     async def _spawn(self, log: IO[bytes]) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *self._command,
+            *(sys.executable, "-m", "demo.child", *self._command),
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
         )
 
     async def _end(self, how: signal.Signals) -> None:
@@ -90,12 +87,6 @@ class Process:
             await asyncio.wait_for(self._running.wait(), STOP_SECONDS)
         _signal_group(self._running.pid, signal.SIGKILL)
         await self._running.wait()
-
-
-def _end_with_parent() -> None:
-    """On Linux a child gets SIGTERM when this process dies, also by kill -9; elsewhere it would stay."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _signal_group(group: int, number: int) -> bool:

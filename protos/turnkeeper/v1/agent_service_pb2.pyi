@@ -416,7 +416,9 @@ class CommitRevisionRequest(_message.Message):
     base_revision_id: _builtins.str
     """The head that the caller has seen; empty for the first commit. Another head: ABORTED / REVISION_CONFLICT."""
     config_json: _builtins.str
-    """The whole config as JSON text, at most 1 MiB, valid against the config schema."""
+    """The whole config as JSON text, valid against the config schema: at most 1 MiB and 30,000 values and keys, numbers of
+    more than 32 digits at most 131,072 digits in all; else CONFIG_INVALID.
+    """
     message: _builtins.str
     """What to say of it; at most 1,000 code points."""
     request_id: _builtins.str

@@ -129,7 +129,9 @@ class StartRunRequest(_message.Message):
     input: _builtins.str
     """The user's message: 1 byte to 1 MiB of UTF-8 without NUL."""
     config_json: _builtins.str
-    """Optional: an inline config as JSON text, at most 1 MiB. Beside a reference it is a draft of it."""
+    """Optional: an inline config as JSON text, at most 1 MiB and 30,000 values and keys, numbers of more than 32 digits at
+    most 131,072 digits in all; else CONFIG_INVALID. Beside a reference it is a draft of it.
+    """
     concurrency_policy: Global___ConcurrencyPolicy.ValueType
     """What to do when the session is busy. UNSPECIFIED means ENQUEUE."""
     @_builtins.property
