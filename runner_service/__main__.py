@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import json
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from turnkeeper.wire import logs
-from turnkeeper.wire.serving import ServingError
+from turnkeeper.wire.serving import ServingError, stop_event
 
 from runner_service.app import SettingsIncomplete, runner_app
 from runner_service.harnesses.registry import HarnessUnusable, discover
@@ -41,10 +40,7 @@ def serve(**given: Any) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stopping.set)
+    stopping = stop_event()
     log = structlog.get_logger("runner_service")
     async with runner_app(settings) as running:
         log.info("serving", address=running.address, session_target=settings.session_target)

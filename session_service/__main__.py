@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import json
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 from turnkeeper.wire import logs
 from turnkeeper.wire.errors import Refused
 from turnkeeper.wire.policy import SCOPES
-from turnkeeper.wire.serving import ServingError
+from turnkeeper.wire.serving import ServingError, stop_event
 
 from session_service.app import migrate_database, session_app
 from session_service.identity.dev_issuer import DevIssuer
@@ -41,10 +40,7 @@ def serve(**given: Any) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stopping.set)
+    stopping = stop_event()
     log = structlog.get_logger("session_service")
     async with session_app(settings) as running:
         log.info("serving", address=running.address, runner_target=settings.runner_target)

@@ -1,6 +1,8 @@
 """Serves gRPC the same way for both services: where it may listen, health, reflection, a graceful stop (SPEC 11.4)."""
 
+import asyncio
 import ipaddress
+import signal
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -158,6 +160,14 @@ class Server:
     def stop(self, grace: float) -> Awaitable[None]:
         """Takes no more calls, lets the running ones end for at most `grace` seconds, then cancels them."""
         return self._server.stop(grace)
+
+
+def stop_event() -> asyncio.Event:
+    """Set when the process is told to end, by SIGTERM or SIGINT; from now on neither ends it by itself."""
+    stopping = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, stopping.set)
+    return stopping
 
 
 @asynccontextmanager
